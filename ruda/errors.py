@@ -1,0 +1,194 @@
+"""Every exception of ruda.
+
+RudaError
+├── DTypeError (TypeError)                  not a dtype, or not one that this device has
+├── KernelError (SyntaxError)               a kernel cannot be translated: file, line, caret
+│   ├── KernelTypeError (TypeError)             types that do not go together
+│   ├── KernelNameError (NameError)             an undefined name
+│   ├── KernelValueError (ValueError)           a constant out of range, a bad shape
+│   ├── UnsupportedError (NotImplementedError)  not in the language, or not on this target
+│   └── DivergentBarrierError                   a barrier that not every thread reaches
+├── SourceUnavailableError (OSError)        Python keeps no source for the function
+├── VerifyError                             our own mistake: malformed IR between two passes
+├── LaunchError                             a launch that cannot be made
+│   ├── LaunchTypeError (TypeError)             wrong arguments
+│   └── LaunchValueError (ValueError)           wrong grid, block, shared memory
+├── CheckError                              found while a kernel ran under check or sim
+│   ├── OutOfBoundsError (IndexError)
+│   ├── DataRaceError
+│   ├── UndefinedReadError
+│   ├── BarrierError
+│   ├── IntegerDivisionError (ZeroDivisionError)
+│   └── KernelAssertionError (AssertionError)
+└── DeviceError                             devices and their memory
+    ├── DeviceNotFoundError (LookupError)
+    └── OutOfMemoryError (MemoryError)
+
+RudaWarning (UserWarning): CacheWarning, UnrollWarning, LaunchWarning
+"""
+
+from __future__ import annotations
+
+import linecache
+from typing import Any, NamedTuple
+
+
+class RudaError(Exception):
+    """The root of all errors of ruda."""
+
+
+class RudaWarning(UserWarning):
+    """The root of all warnings of ruda."""
+
+
+class CacheWarning(RudaWarning):
+    """The disk cache cannot be used, or an entry was rejected."""
+
+
+class UnrollWarning(RudaWarning):
+    """A static unrolling grew over its limit and became a loop."""
+
+
+class LaunchWarning(RudaWarning):
+    """A launch works, but not as fast or as intended."""
+
+
+class DTypeError(RudaError, TypeError):
+    """Not a dtype, or not one that ruda or the device has."""
+
+
+class Place(NamedTuple):
+    """Where something stands in the user's source; columns count from 0, in characters."""
+
+    file: str = "<unknown>"
+    line: int = 0
+    column: int = 0
+    end_line: int = 0
+    end_column: int = 0
+    function: str = ""
+    calls: tuple[Place, ...] = ()  # the call sites that led here, outermost first
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+NOWHERE = Place()
+
+
+class KernelError(RudaError, SyntaxError):
+    """A kernel cannot be translated; Python prints the user's line with a caret."""
+
+    def __init__(self, message: str, place: Place = NOWHERE, *, hint: str | None = None) -> None:
+        self.place = place
+        text = linecache.getline(place.file, place.line) or None
+        super().__init__(
+            message,
+            (place.file, place.line, place.column + 1, text, place.end_line, place.end_column + 1),
+        )
+        for call in reversed(place.calls):
+            self.add_note(f"called from `{call.function}` at {call.file}, line {call.line}")
+        if hint:
+            self.add_note(f"hint: {hint}")
+
+    def __str__(self) -> str:
+        return self.msg
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (type(self), self.msg, self.place, getattr(self, "__notes__", []))
+
+
+def _rebuild(kind: type[KernelError], message: str, place: Place, notes: list[str]) -> KernelError:
+    error = kind(message, place._replace(calls=()))
+    error.place = place
+    error.__notes__ = list(notes)
+    return error
+
+
+class KernelTypeError(KernelError, TypeError):
+    """Types that do not go together."""
+
+
+class KernelNameError(KernelError, NameError):
+    """A name that is not defined."""
+
+
+class KernelValueError(KernelError, ValueError):
+    """A constant that is out of range, or a shape that makes no sense."""
+
+
+class UnsupportedError(KernelError, NotImplementedError):
+    """Something that is not in the kernel language, or not on this target."""
+
+
+class DivergentBarrierError(KernelError):
+    """A barrier that not every thread of the block reaches."""
+
+
+class SourceUnavailableError(RudaError, OSError):
+    """Python keeps no source for a function, so it cannot be translated."""
+
+
+class VerifyError(RudaError):
+    """Malformed IR: a mistake in ruda, please report it."""
+
+
+class LaunchError(RudaError):
+    """A kernel launch that cannot be made."""
+
+
+class LaunchTypeError(LaunchError, TypeError):
+    """Arguments of the wrong number or type."""
+
+
+class LaunchValueError(LaunchError, ValueError):
+    """A grid, block or amount of shared memory out of range."""
+
+
+class CheckError(RudaError):
+    """Something that a kernel did wrong while it ran; `place` is the user's line."""
+
+    def __init__(self, message: str, place: Place = NOWHERE) -> None:
+        self.message, self.place = message, place
+        if place.line:
+            text = linecache.getline(place.file, place.line).strip()
+            message = f"{message}\n  at {place.file}, line {place.line}: {text}"
+        super().__init__(message)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.message, self.place)
+
+
+class OutOfBoundsError(CheckError, IndexError):
+    """An index outside its array."""
+
+
+class DataRaceError(CheckError):
+    """Two threads touch one element without a barrier between, and one of them writes."""
+
+
+class UndefinedReadError(CheckError):
+    """A read of shared or local memory, or of a variable, that nothing has written."""
+
+
+class BarrierError(CheckError):
+    """Threads that wait at different barriers, or for ever."""
+
+
+class IntegerDivisionError(CheckError, ZeroDivisionError):
+    """An integer division by zero (defined as 0, but rarely meant)."""
+
+
+class KernelAssertionError(CheckError, AssertionError):
+    """An `assert` in a kernel that failed."""
+
+
+class DeviceError(RudaError):
+    """A device that is missing, lost, or cannot do what was asked."""
+
+
+class DeviceNotFoundError(DeviceError, LookupError):
+    """No device of that name here."""
+
+
+class OutOfMemoryError(DeviceError, MemoryError):
+    """The device has no memory left for a request."""

@@ -1,0 +1,131 @@
+"""Every setting of ruda: a row gives the environment variable, the type, the default and one line of doc.
+
+`ruda.config(debug=4)` sets for a region (a context manager) or, without `with`, from now on in
+this thread's context. The environment is read when ruda is imported.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table."""
+
+    name: str
+    type: type
+    default: Any
+    doc: str
+    choices: tuple[str, ...] = ()
+
+    @property
+    def variable(self) -> str:
+        return f"RUDA_{self.name.upper()}"
+
+    def parse(self, text: str) -> Any:
+        if self.type is bool:
+            known = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+            if text.lower() not in known:
+                raise ValueError(f"{self.variable}={text!r}: expected 0 or 1")
+            return known[text.lower()]
+        return self.check(self.type(text))
+
+    def check(self, value: Any) -> Any:
+        if self.choices and value not in self.choices:
+            raise ValueError(f"{self.name}={value!r}: expected one of {', '.join(self.choices)}")
+        if not isinstance(value, self.type) and not (self.type is bool and value in (0, 1)):
+            raise TypeError(f"{self.name}={value!r}: expected {self.type.__name__}")
+        return value
+
+
+SETTINGS = {
+    s.name: s
+    for s in (
+        Setting("device", str, "cpu", "device of a launch on NumPy arrays: cpu, sim, cuda, wgpu, auto"),
+        Setting("debug", int, 0, "1 devices, 2 launches, 3 tuning, 4 source, 5 IR after passes, 6 assembly"),
+        Setting("check", bool, False, "check bounds, integer division and asserts in compiled kernels"),
+        Setting("cache", bool, True, "keep compiled kernels on disk"),
+        Setting("cache_dir", str, "", "folder of the disk cache; default ~/.cache/ruda"),
+        Setting("default_float", str, "float32", "dtype of weak floats", ("float32", "float64")),
+        Setting("deterministic", bool, False, "no contraction to fma, frozen tuning choices"),
+        Setting("fastmath", bool, False, "allow approximate functions and reciprocals in kernels"),
+        Setting("num_threads", int, 0, "CPU threads of a launch; 0 means one per core available"),
+        Setting("missing", str, "error", "what to do with a dtype or function that a device lacks",
+                ("error", "demote", "emulate", "cpu")),
+        Setting("unroll_limit", int, 4096, "statements that static unrolling may produce before it warns"),
+        Setting("report_bytes", int, 1 << 20, "bytes of the buffer for print, assert and checks of a launch"),
+        Setting("progress", bool, True, "show progress of long work"),
+    )
+}  # fmt: skip
+
+
+class Settings:
+    """Reads the current value of a setting: `settings.debug`."""
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self.base: dict[str, Any] = {}
+        for row in SETTINGS.values():
+            text = environment.get(row.variable)
+            self.base[row.name] = row.default if text is None else row.parse(text)
+        self.local: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar(
+            "ruda_settings", default=None
+        )
+        self.version = 0  # grows with every change: cached launches look at it
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            local = self.local.get()
+            return self.base[name] if local is None else local[name]
+        except KeyError:
+            raise AttributeError(
+                f"no setting {name!r}; there are {', '.join(sorted(SETTINGS))}"
+            ) from None
+
+    def __iter__(self) -> Iterator[tuple[Setting, Any]]:
+        return ((row, getattr(self, row.name)) for row in SETTINGS.values())
+
+
+settings = Settings()
+
+
+class config:
+    """Change settings: at once, and back again at the end when used with `with`.
+
+    >>> import ruda
+    >>> with ruda.config(debug=0, check=True):
+    ...     pass
+    >>> ruda.config(chekc=True)
+    Traceback (most recent call last):
+    ...
+    TypeError: no setting 'chekc'; there are cache, cache_dir, check, ...
+    """
+
+    def __init__(self, **changes: Any) -> None:
+        for name, value in changes.items():
+            if name not in SETTINGS:
+                raise TypeError(f"no setting {name!r}; there are {', '.join(sorted(SETTINGS))}")
+            SETTINGS[name].check(value)
+        before = settings.local.get()
+        self._token = settings.local.set((settings.base if before is None else before) | changes)
+        settings.version += 1
+
+    def __enter__(self) -> config:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        settings.local.reset(self._token)
+        settings.version += 1
+
+
+def cache_directory() -> Path:
+    """The folder of the disk cache."""
+    if settings.cache_dir:
+        return Path(settings.cache_dir)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "ruda"
