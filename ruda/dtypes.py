@@ -147,7 +147,7 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def as_dtype(value: Any) -> DType:
-    """The ruda dtype for a ruda, NumPy or numba dtype, a name (`"f32"`, `"float32"`), or a Python type.
+    """The ruda dtype for a ruda, NumPy or numba dtype, a name, or a Python type.
 
     >>> as_dtype("f32"), as_dtype(np.int8), as_dtype(np.dtype("bool"))
     (ruda.float32, ruda.int8, ruda.bool)

@@ -1,4 +1,4 @@
-"""Every setting of ruda: a row gives the environment variable, the type, the default and one line of doc.
+"""Every setting of ruda: a row gives variable, type, default and one line of doc.
 
 `ruda.config(debug=4)` sets for a region (a context manager) or, without `with`, from now on in
 this thread's context. The environment is read when ruda is imported.
@@ -47,19 +47,19 @@ class Setting:
 SETTINGS = {
     s.name: s
     for s in (
-        Setting("device", str, "cpu", "device of a launch on NumPy arrays: cpu, sim, cuda, wgpu, auto"),
-        Setting("debug", int, 0, "1 devices, 2 launches, 3 tuning, 4 source, 5 IR after passes, 6 assembly"),
-        Setting("check", bool, False, "check bounds, integer division and asserts in compiled kernels"),
+        Setting("device", str, "cpu", "device of launches on NumPy arrays: cpu, sim, cuda, wgpu, auto"),
+        Setting("debug", int, 0, "1 devices, 2 launches, 3 tuning, 4 source, 5 IR, 6 assembly"),
+        Setting("check", bool, False, "check bounds and integer division in kernels"),
         Setting("cache", bool, True, "keep compiled kernels on disk"),
         Setting("cache_dir", str, "", "folder of the disk cache; default ~/.cache/ruda"),
         Setting("default_float", str, "float32", "dtype of weak floats", ("float32", "float64")),
         Setting("deterministic", bool, False, "no contraction to fma, frozen tuning choices"),
         Setting("fastmath", bool, False, "allow approximate functions and reciprocals in kernels"),
         Setting("num_threads", int, 0, "CPU threads of a launch; 0 means one per core available"),
-        Setting("missing", str, "error", "what to do with a dtype or function that a device lacks",
+        Setting("missing", str, "error", "what to do with what a device lacks",
                 ("error", "demote", "emulate", "cpu")),
-        Setting("unroll_limit", int, 4096, "statements that static unrolling may produce before it warns"),
-        Setting("report_bytes", int, 1 << 20, "bytes of the buffer for print, assert and checks of a launch"),
+        Setting("unroll_limit", int, 4096, "statements that unrolling may produce before it warns"),
+        Setting("report_bytes", int, 1 << 20, "bytes of a launch's buffer for print, assert and checks"),
         Setting("progress", bool, True, "show progress of long work"),
     )
 }  # fmt: skip
