@@ -1,0 +1,312 @@
+"""Types of kernel arguments and values beyond plain numbers, and how they are spelled.
+
+A type is a `DType` (a scalar), an `ArrayType`, a `RecordType`, a `TupleType` or a `Static` (an object
+known while compiling). They are compared by value: they are part of the specialisation key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ruda import dtypes
+from ruda.dtypes import DType, as_dtype
+from ruda.errors import DTypeError, LaunchTypeError
+
+
+@dataclass(frozen=True, slots=True)
+class RecordType:
+    """A NumPy structured dtype: fields at byte offsets, possibly unaligned."""
+
+    fields: tuple[tuple[str, int, FieldType], ...]
+    itemsize: int
+
+    @property
+    def name(self) -> str:
+        return "record"
+
+    def field(self, name: str) -> tuple[int, FieldType] | None:
+        return next(((o, t) for n, o, t in self.fields if n == name), None)
+
+    def __str__(self) -> str:
+        return "{" + ", ".join(f"{n}: {t}" for n, _, t in self.fields) + "}"
+
+
+@dataclass(frozen=True, slots=True)
+class FixedArray:
+    """A field that holds an array of constant shape."""
+
+    dtype: DType | RecordType
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+FieldType = DType | RecordType | FixedArray
+ElementType = DType | RecordType
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    """An array argument. Layout "C" is contiguous in C order; "A" is any strides.
+
+    >>> parse_type("f32[:, :]"), str(parse_type("float32[::1]"))
+    (ArrayType(dtype=ruda.float32, ndim=2, layout='A', readonly=False, aligned=True), 'float32[::1]')
+    """
+
+    dtype: ElementType
+    ndim: int
+    layout: str = "A"
+    readonly: bool = False
+    aligned: bool = True
+
+    def __str__(self) -> str:
+        axes = [":"] * self.ndim
+        if self.layout == "C" and axes:
+            axes[-1] = "::1"
+        return f"{self.dtype}[{', '.join(axes)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class TupleType:
+    """A tuple or NamedTuple argument: its items are passed one by one."""
+
+    items: tuple[Type, ...]
+    names: tuple[str, ...] = ()
+    cls: type | None = None  # the NamedTuple class
+
+    def __str__(self) -> str:
+        inner = ", ".join(map(str, self.items))
+        return f"{self.cls.__name__ if self.cls else ''}({inner})"
+
+
+@dataclass(frozen=True, slots=True)
+class Static:
+    """A compile-time value: a `constexpr` argument, None, a string. Each value is a specialisation."""
+
+    value: Any
+
+    def __str__(self) -> str:
+        return repr(self.value)
+
+
+Type = DType | ArrayType | RecordType | TupleType | Static
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Argument types of an eagerly compiled kernel; `result` is set for device functions."""
+
+    arguments: tuple[Type, ...]
+    result: Type | None = None
+
+
+# ---- spelling ----------------------------------------------------------------------------------
+
+
+def array_type_from_item(dtype: ElementType, item: Any) -> ArrayType:
+    """`float32[:, ::1]` as numba spells it."""
+    axes = item if isinstance(item, tuple) else (item,)
+    if not all(isinstance(a, slice) and a.start is None and a.stop is None for a in axes):
+        raise TypeError(f"an array type is written `{dtype}[:]` or `{dtype}[:, ::1]`")
+    contiguous = axes[-1].step == 1
+    return ArrayType(dtype, len(axes), "C" if contiguous else "A")
+
+
+_ARRAY = re.compile(r"^(\w+)\s*\[([:,1\s]*)\]$")
+
+
+def parse_type(spec: Any) -> Type:
+    """The type for a ruda type or dtype, a NumPy dtype, a numba type, or text such as "f32[:, :]".
+
+    The texts "int", "float", "bool" and "complex" stand for Python scalars, which are weak.
+    """
+    if isinstance(spec, (DType, ArrayType, RecordType, TupleType, Static)):
+        return spec
+    if isinstance(spec, str):
+        return _parse_text(spec.strip())
+    if spec in (int, float, bool, complex):
+        return _python_scalar(spec.__name__)
+    if spec is None or type(spec).__name__ == "NoneType":
+        return Static(None)
+    kind = type(spec).__module__
+    if kind.startswith("numba."):
+        return _from_numba(spec)
+    if isinstance(spec, np.dtype) and spec.names is not None:
+        return record_type(spec)
+    return as_dtype(spec)
+
+
+def _python_scalar(name: str) -> DType:
+    weak = {"int": dtypes.weak_int, "float": dtypes.weak_float, "complex": dtypes.weak_complex}
+    return weak.get(name, dtypes.bool_)
+
+
+def _parse_text(text: str) -> Type:
+    if text in ("int", "float", "complex", "bool"):
+        return _python_scalar(text)
+    if text in ("none", "None"):
+        return Static(None)
+    found = _ARRAY.match(text)
+    if found:
+        axes = [a.strip() for a in found[2].split(",")]
+        if not all(a in (":", "::1", "::") for a in axes):
+            raise DTypeError(f"{text!r} is not an array type; write for example 'f32[:, :]'")
+        return ArrayType(as_dtype(found[1]), len(axes), "C" if axes[-1] == "::1" else "A")
+    if text.startswith("(") and text.endswith(")"):
+        return TupleType(tuple(parse_type(t) for t in split_types(text[1:-1])))
+    return as_dtype(text)
+
+
+def split_types(text: str) -> list[str]:
+    """Split "f32[:, :], i32" at the commas outside brackets."""
+    parts, depth, current = [], 0, ""
+    for c in text:
+        depth += (c in "[(") - (c in "])")
+        if c == "," and depth == 0:
+            parts.append(current)
+            current = ""
+        else:
+            current += c
+    return [p.strip() for p in [*parts, current] if p.strip()]
+
+
+def parse_signature(spec: Any) -> Signature:
+    """A signature: text "void(f32[:], i32)", numba's object, or a tuple of types.
+
+    >>> parse_signature("void(f32[::1], i32)").arguments[1]
+    ruda.int32
+    """
+    if isinstance(spec, Signature):
+        return spec
+    if isinstance(spec, str):
+        found = re.match(r"^\s*([\w\[\]:, ]*?)\s*\((.*)\)\s*$", spec, re.DOTALL)
+        if found is None:
+            raise DTypeError(f"{spec!r} is not a signature; write for example 'void(f32[:], i32)'")
+        result = None if found[1] in ("void", "none", "None", "") else parse_type(found[1])
+        return Signature(tuple(parse_type(t) for t in split_types(found[2])), result)
+    if isinstance(spec, (tuple, list)):
+        return Signature(tuple(parse_type(t) for t in spec))
+    if hasattr(spec, "args") and hasattr(spec, "return_type"):  # numba's Signature
+        name = getattr(spec.return_type, "name", "none")
+        result = None if name in ("none", "void") else parse_type(spec.return_type)
+        return Signature(tuple(parse_type(t) for t in spec.args), result)
+    raise DTypeError(f"{spec!r} is not a signature; write for example 'void(f32[:], i32)'")
+
+
+def _from_numba(spec: Any) -> Type:
+    if hasattr(spec, "ndim") and hasattr(spec, "layout"):
+        dtype = spec.dtype
+        element = _from_numba(dtype) if hasattr(dtype, "fields") else as_dtype(dtype)
+        assert isinstance(element, (DType, RecordType))
+        return ArrayType(element, spec.ndim, "C" if spec.layout == "C" else "A", not spec.mutable)
+    if hasattr(spec, "fields") and hasattr(spec, "dtype"):
+        return record_type(spec.dtype)
+    if hasattr(spec, "types"):
+        return TupleType(tuple(parse_type(t) for t in spec.types))
+    return as_dtype(spec)
+
+
+def record_type(dtype: np.dtype[Any]) -> RecordType:
+    """The record type of a structured NumPy dtype."""
+    assert dtype.names is not None and dtype.fields is not None
+    rows: list[tuple[str, int, FieldType]] = []
+    for name in dtype.names:
+        field, offset = dtype.fields[name][:2]
+        element = field.base
+        kind = record_type(element) if element.names is not None else as_dtype(element)
+        rows.append((name, offset, FixedArray(kind, field.shape) if field.shape else kind))
+    return RecordType(tuple(rows), dtype.itemsize)
+
+
+def element_type(dtype: np.dtype[Any]) -> ElementType:
+    """The element type of arrays of a NumPy dtype; DTypeError where ruda has none."""
+    return record_type(dtype) if dtype.names is not None else as_dtype(dtype)
+
+
+# ---- from values -------------------------------------------------------------------------------
+
+
+def type_of(value: Any, name: str = "argument") -> Type:
+    """The type of a launch argument.
+
+    Python numbers are weak; NumPy scalars are not. Arrays are NumPy arrays or anything that has
+    `dtype`, `shape` and `strides` as ruda's `DeviceArray` does.
+
+    >>> type_of(2.0), type_of(np.int8(1)), str(type_of(np.zeros((2, 3), np.float32)))
+    (ruda.weak_float, ruda.int8, 'float32[:, ::1]')
+    """
+    kind = type(value)
+    if kind is bool:
+        return dtypes.bool_
+    if kind is int:
+        return dtypes.weak_int
+    if kind is float:
+        return dtypes.weak_float
+    if kind is complex:
+        return dtypes.weak_complex
+    if isinstance(value, np.ndarray):
+        return _array_type(value, name)
+    if isinstance(value, np.void) and value.dtype.names is not None:
+        return record_type(value.dtype)
+    if isinstance(value, np.generic):
+        return _element(value.dtype, name, "a scalar")  # type: ignore[return-value]
+    if isinstance(value, tuple):
+        items = tuple(type_of(v, f"{name}[{k}]") for k, v in enumerate(value))
+        names = getattr(kind, "_fields", ())
+        return TupleType(items, tuple(names), kind if names else None)
+    import enum
+
+    if isinstance(value, enum.Enum):
+        return type_of(value.value, name)
+    if value is None or isinstance(value, str):
+        return Static(value)
+    if hasattr(value, "__ruda_array_type__"):
+        return value.__ruda_array_type__  # type: ignore[no-any-return]
+    if isinstance(value, bool | int | float):  # subclasses
+        return type_of(kind.__mro__[-2](value), name)
+    raise LaunchTypeError(
+        f"{name}: a kernel takes arrays, numbers, tuples and records, not {kind.__name__}"
+    )
+
+
+def _element(dtype: np.dtype[Any], name: str, what: str) -> ElementType:
+    try:
+        return element_type(dtype)
+    except DTypeError:
+        hint = ""
+        if dtype.kind in "OSUV":
+            hint = "; kernels compute with numbers: encode it, for example by np.unique"
+        elif dtype.kind in "mM":
+            hint = "; pass `x.view(np.int64)`"
+        elif not dtype.isnative:
+            hint = "; pass `x.astype(x.dtype.newbyteorder('='))`"
+        elif dtype.itemsize > 8:
+            hint = "; pass `x.astype(np.float64)`"
+        raise LaunchTypeError(
+            f"{name}: {what} of dtype {dtype} cannot go to a kernel{hint}"
+        ) from None
+
+
+def _array_type(value: np.ndarray[Any, Any], name: str) -> ArrayType:
+    flags = value.flags
+    return ArrayType(
+        _element(value.dtype, name, "an array"),
+        value.ndim,
+        "C" if flags.c_contiguous else "A",
+        not flags.writeable,
+        flags.aligned,
+    )
+
+
+def flatten(types: Iterable[Type]) -> list[Type]:
+    """Tuples replaced by their items, recursively."""
+    out: list[Type] = []
+    for t in types:
+        out += flatten(t.items) if isinstance(t, TupleType) else [t]
+    return out
