@@ -58,7 +58,8 @@ class DType:
     @property
     def real(self) -> DType:
         """The dtype of the parts of a complex number; other dtypes are their own."""
-        return {"complex64": float32, "complex128": float64}.get(self.name, self)
+        parts = {"complex64": float32, "complex128": float64, "weak_complex": weak_float}
+        return parts.get(self.name, self)
 
     @property
     def range(self) -> tuple[int, int]:

@@ -1,0 +1,50 @@
+"""The registry: a device name such as "cpu" or "cuda:1" gives a lazily imported backend.
+
+A third party registers through the entry-point group `ruda.backends`; each entry names a module
+with an attribute `BACKEND`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import TYPE_CHECKING
+
+from ruda.errors import DeviceNotFoundError
+
+if TYPE_CHECKING:
+    from ruda.backends.base import Backend, DeviceInfo
+
+MODULES = {"cpu": "ruda.backends.cpu.device", "sim": "ruda.backends.sim"}
+
+
+@functools.cache
+def get(device: str) -> Backend:
+    """The backend of a device.
+
+    >>> get("sim").name
+    'sim'
+    """
+    name = device.partition(":")[0]
+    module = MODULES.get(name) or _entry_points().get(name)
+    if module is None:
+        known = ", ".join(sorted({*MODULES, *_entry_points()}))
+        raise DeviceNotFoundError(f"no device {device!r}; there are {known}")
+    return importlib.import_module(module).BACKEND  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _entry_points() -> dict[str, str]:
+    from importlib.metadata import entry_points
+
+    return {e.name: e.value for e in entry_points(group="ruda.backends")}
+
+
+def devices() -> list[DeviceInfo]:
+    """Every device of this machine, with honest properties.
+
+    >>> import ruda
+    >>> [d.name for d in ruda.devices()][:2]
+    ['cpu', 'sim']
+    """
+    return [d for name in MODULES for d in get(name).devices()]

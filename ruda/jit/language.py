@@ -326,4 +326,6 @@ _numeric = {name: _stub(name, doc) for name, doc in NUMERIC.items()}
 popc, brev, clz, ffs, mulhi = (_numeric[n] for n in ("popc", "brev", "clz", "ffs", "mulhi"))
 fma, rsqrt, cbrt, sigmoid = (_numeric[n] for n in ("fma", "rsqrt", "cbrt", "sigmoid"))
 sinpi, cospi, fmin, fmax = (_numeric[n] for n in ("sinpi", "cospi", "fmin", "fmax"))
-rint, erf, erfc, tgamma, signbit = (_numeric[n] for n in ("rint", "erf", "erfc", "tgamma", "signbit"))
+rint, erf, erfc, tgamma, signbit = (
+    _numeric[n] for n in ("rint", "erf", "erfc", "tgamma", "signbit")
+)

@@ -90,9 +90,14 @@ class Static:
     """A compile-time value: a `constexpr` argument, None, a string. Each value is a specialisation."""
 
     value: Any
+    kind: type = type(None)  # 1, 1.0 and True are three values
+
+    @staticmethod
+    def of(value: Any) -> Static:
+        return Static(value, type(value))
 
     def __str__(self) -> str:
-        return repr(self.value)
+        return getattr(self.value, "__name__", None) or repr(self.value)
 
 
 Type = DType | ArrayType | RecordType | TupleType | Static
@@ -265,7 +270,7 @@ def type_of(value: Any, name: str = "argument") -> Type:
     if isinstance(value, enum.Enum):
         return type_of(value.value, name)
     if value is None or isinstance(value, str):
-        return Static(value)
+        return Static.of(value)
     if hasattr(value, "__ruda_array_type__"):
         return value.__ruda_array_type__  # type: ignore[no-any-return]
     if isinstance(value, bool | int | float):  # subclasses

@@ -1,0 +1,89 @@
+"""Make freshly translated IR tidy: names that any language takes, no unused results, no dead copies."""
+
+from __future__ import annotations
+
+import keyword
+from collections import Counter
+from dataclasses import replace
+
+from ruda.jit import ir
+
+
+def cleanup(function: ir.Function) -> ir.Function:
+    """Rename, and drop what nothing reads."""
+    return rename(drop_unused(function))
+
+
+def drop_unused(function: ir.Function) -> ir.Function:
+    """Remove assignments to variables that are never read, and results that nobody takes."""
+    while True:
+        reads = Counter(
+            e.variable
+            for e in ir.all_expressions((*function.prologue, *function.body))
+            if isinstance(e, ir.Read)
+        )
+
+        def keep(s: ir.Statement) -> ir.Statement | None:
+            match s:
+                case ir.Assign(variable=v) if not reads[v]:
+                    return None
+                case ir.Atomic(result=v) if v is not None and not reads[v]:
+                    return replace(s, result=None)
+                case ir.If(then=(), otherwise=()):
+                    return None
+            return s
+
+        body = ir.rewrite_body(function.body, statement=keep)
+        prologue = tuple(a for a in function.prologue if reads[a.variable])
+        if body == function.body and len(prologue) == len(function.prologue):
+            used = {
+                e.array
+                for e in ir.all_expressions(body)
+                if isinstance(e, (ir.Load, ir.Extent, ir.Stride))
+            }
+            used |= {s.array for s in ir.statements(body) if isinstance(s, (ir.Store, ir.Atomic))}
+            arrays = tuple(a for a in function.arrays if a in used)
+            live = {a.name for a in arrays} | {p.name for p in function.parameters}
+            body = ir.rewrite_body(
+                body,
+                statement=lambda s: (
+                    None if isinstance(s, ir.Declare) and s.array.name not in live else s
+                ),
+            )
+            return replace(function, body=body, prologue=prologue, arrays=arrays)
+        function = replace(function, body=body, prologue=prologue)
+
+
+def rename(function: ir.Function) -> ir.Function:
+    """Variables get identifiers: the user's names where they are free."""
+    taken = {p.name for p in function.parameters} | {a.name for a in function.arrays}
+    names: dict[ir.Variable, ir.Variable] = {
+        p: p for p in function.parameters if isinstance(p, ir.Variable)
+    }
+
+    def new(variable: ir.Variable) -> ir.Variable:
+        if variable not in names:
+            base = variable.name.strip(".").replace(".", "_")
+            if not base.isidentifier() or keyword.iskeyword(base) or base.startswith("_"):
+                base = "v" + "".join(c if c.isalnum() else "_" for c in base)
+            name, k = base, 1
+            while name in taken:
+                name, k = f"{base}_{k}", k + 1
+            taken.add(name)
+            names[variable] = ir.Variable(name, variable.dtype)
+        return names[variable]
+
+    def expression(e: ir.Expr) -> ir.Expr:
+        return replace(e, variable=new(e.variable)) if isinstance(e, ir.Read) else e
+
+    def statement(s: ir.Statement) -> ir.Statement:
+        match s:
+            case ir.Assign() | ir.For():
+                return replace(s, variable=new(s.variable))
+            case ir.Barrier(result=v) | ir.Atomic(result=v) | ir.Warp(result=v) if v is not None:
+                return replace(s, result=new(v))
+        return s
+
+    prologue = ir.rewrite_body(function.prologue, expression, statement)
+    body = ir.rewrite_body(function.body, expression, statement)
+    return replace(function, prologue=prologue, body=body)  # type: ignore[arg-type]
