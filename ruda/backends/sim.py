@@ -92,3 +92,6 @@ def _warn(module: Module, run: Run, check: bool) -> None:
             warnings.warn_explicit(
                 f"kernel `{run.name}`: {message}", LaunchWarning, place.file, place.line
             )
+
+
+BACKEND = Sim()
