@@ -1,5 +1,8 @@
 """One Python kernel, every processor."""
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from ruda import random
 from ruda.backends import devices
 from ruda.dtypes import (
     bfloat16,
@@ -92,8 +95,8 @@ __all__ = [
     "brev",
     "cbrt",
     "clz",
-    "complex128",
     "complex64",
+    "complex128",
     "config",
     "const",
     "constexpr",
@@ -112,10 +115,10 @@ __all__ = [
     "grid",
     "gridDim",
     "gridsize",
+    "int8",
     "int16",
     "int32",
     "int64",
-    "int8",
     "jit",
     "laneid",
     "lanemask_lt",
@@ -125,6 +128,7 @@ __all__ = [
     "mulhi",
     "nanosleep",
     "popc",
+    "random",
     "rint",
     "rsqrt",
     "selp",
@@ -146,11 +150,21 @@ __all__ = [
     "threadfence",
     "threadfence_block",
     "threadfence_system",
+    "uint8",
     "uint16",
     "uint32",
     "uint64",
-    "uint8",
     "uniform",
     "unroll",
     "warpsize",
 ]
+
+if not _TYPE_CHECKING:  # a type checker should take a wrong name for wrong
+
+    def __getattr__(name: str) -> object:
+        """Names of numba-cuda that ruda has under another name, or refuses with a hint."""
+        if name.startswith("_"):
+            raise AttributeError(f"module 'ruda' has no attribute {name!r}")
+        from ruda.porting import attribute
+
+        return attribute(name)

@@ -17,7 +17,7 @@ The generator is Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numb
 agree on these functions.
 
 Every function below is written in the kernel language and in NumPy at once: called on the host it
-runs on arrays, named in a kernel it is compiled from its source (`__ruda_device__`). So there is
+runs on arrays, named in a kernel it is compiled from its source (`py_func`). So there is
 one definition of each.
 
 numba-cuda's xoroshiro128+ stands at the end, for kernels that keep a state per thread.
@@ -99,7 +99,7 @@ def _on_host(function: Callable[..., Any]) -> Callable[..., Any]:
         with np.errstate(over="ignore", divide="ignore"):
             return function(*values, **named)
 
-    call.__ruda_device__ = function
+    call.py_func = function
     return call
 
 
@@ -111,13 +111,13 @@ def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
         with np.errstate(over="ignore", divide="ignore"):
             return function(states, index)
 
-    call.__ruda_device__ = function
+    call.py_func = function
     return call
 
 
 def _device(function: Callable[..., Any]) -> Callable[..., Any]:
     """Mark a helper of the functions above: a kernel may call it, users do not."""
-    function.__ruda_device__ = function
+    function.py_func = function
     return function
 
 
@@ -329,7 +329,7 @@ def randint(seed: Any, counter: Any, low: Any, high: Any, stream: Any = 0) -> An
     return _randint(seed, counter, low, high, stream)
 
 
-randint.__ruda_device__ = _randint.__ruda_device__
+randint.py_func = _randint.py_func
 
 
 def split(seed: int, count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:

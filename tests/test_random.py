@@ -89,7 +89,7 @@ def test_seed_and_counter_mean_the_same_in_any_width(dtype):
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_one_thread_computes_what_an_array_holds(function):
     """The kernel form on typed scalars, as the interpreter runs it."""
-    kernel_form = getattr(random, function).__ruda_device__
+    kernel_form = getattr(random, function).py_func
     counters = np.array([0, 1, 2, 3, 77, 2**31, 2**40 + 1])
     with np.errstate(over="ignore"):
         threads = [kernel_form(np.int64(5), counter) for counter in counters]

@@ -1,0 +1,185 @@
+"""Write the pages of docs/ that come from tables, so that they cannot differ from the program.
+
+    python -m docs.generate
+
+tests/test_docs.py fails while a page is not what this would write.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import itertools
+from pathlib import Path
+
+import ruda
+from ruda import errors, porting
+from ruda.dtypes import as_dtype
+from ruda.jit import calls, intrinsics, language
+from ruda.settings import SETTINGS
+
+HERE = Path(__file__).parent
+NOTE = "<!-- Written by `python -m docs.generate`; change {source} instead. -->\n"
+
+# Classes that users meet as objects, and the modules that define them.
+CLASSES = {
+    "Kernel": "ruda.jit.kernel",
+    "DeviceArray": "ruda.backends.base",
+    "Stream": "ruda.backends.base",
+    "Event": "ruda.backends.base",
+    "DeviceInfo": "ruda.backends.base",
+}
+
+
+def is_built(path: str) -> bool:
+    """Whether ruda has what a name in the table's third column says."""
+    first, _, rest = path.partition(".")
+    if first in ("math", "numpy"):
+        return (
+            path in intrinsics.BY_NAME or calls.builtin_handler(porting.resolve(path)) is not None
+        )
+    if path.startswith("jit("):
+        option = path[len("jit(") : -len("=)")]
+        return callable(ruda.jit) and option in inspect.signature(ruda.jit).parameters
+    owner: object = ruda
+    if first in CLASSES:
+        try:
+            owner = getattr(importlib.import_module(CLASSES[first]), first)
+        except (ImportError, AttributeError):
+            return False
+        path = rest
+    *groups, name = path.split(".")
+    for group in groups:
+        owner = vars(owner).get(group)  # not getattr: it would ask porting
+    return _has(owner, name)
+
+
+def _has(owner: object, name: str) -> bool:
+    """Whether there is such an attribute, or a field that instances get."""
+    try:
+        inspect.getattr_static(owner, name)
+    except AttributeError:
+        return name in getattr(owner, "__annotations__", {})
+    return True
+
+
+def numba_cuda() -> str:
+    """docs/numba-cuda.md: each name of numba.cuda and what becomes of it."""
+    rows = porting.rows()
+    counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in porting.VERDICTS}
+    planned = sum(row.verdict != "refused" and not is_built(row.ruda) for row in rows)
+    known = (HERE / "numba-cuda-names.txt").read_text("utf-8").splitlines()[0].removeprefix("# ")
+    out = [
+        NOTE.format(source="ruda/numba-cuda.txt"),
+        "# Names of numba.cuda in ruda\n",
+        f"All {len(rows)} public names of {known} under `import ruda as cuda`: "
+        f"{counts['same']} are the same, {counts['different']} differ, {counts['refused']} are "
+        f"refused with an error that says what to write instead. {planned} of the first two are "
+        "planned and not there yet.\n",
+        "A name that differs without a remark is only another name, and the old one works too. "
+        "Functions of `libdevice`, `fp16` and `bf16` take the dtype of their argument, where "
+        "numba-cuda converts to the one in the name.\n",
+    ]
+    for area, group in itertools.groupby(rows, key=lambda row: row.area):
+        out += [f"\n## {area}\n", "| numba.cuda | | ruda | |", "|---|---|---|---|"]
+        for row in group:
+            name = f"`{row.ruda}`" if row.ruda and row.ruda != row.name else ""
+            verdict = row.verdict
+            if verdict != "refused" and not is_built(row.ruda):
+                verdict += ", planned"
+            text = row.text.replace("|", "\\|")
+            out.append(f"| `{row.name}` | {verdict} | {name} | {text} |")
+    return "\n".join(out) + "\n"
+
+
+DTYPES = ("bool", "i8", "u8", "i16", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "c64")
+
+
+def _signature(name: str, thing: object) -> str:
+    """`shfl_sync(mask, value, lane, width=32)`, without types."""
+    if not inspect.isfunction(thing) or thing.__qualname__.startswith("_stub"):
+        return name
+    parameters = [
+        p.replace(annotation=p.empty) for p in inspect.signature(thing).parameters.values()
+    ]
+    return name + str(inspect.Signature(parameters)).replace(str(0xFFFFFFFF), "0xFFFFFFFF")
+
+
+def _kernel_names() -> list[tuple[str, str]]:
+    """(signature, doc) of each name of the kernel language, in the order of its module."""
+    out = []
+    for name, thing in vars(language).items():
+        if name.startswith("_") or inspect.isclass(thing):
+            continue
+        if isinstance(thing, language.Namespace):
+            members = {k: v for k, v in vars(thing).items() if callable(v)}
+            out += [(f"{name}.{k}", inspect.getdoc(v) or "") for k, v in members.items()]
+        elif hasattr(thing, "__ruda_name__") and name not in language.NUMERIC:
+            out.append((_signature(name, thing), inspect.getdoc(thing) or ""))
+    return out
+
+
+def _result(row: intrinsics.Row, short: str) -> str:
+    """The dtype of an operation on operands of one dtype, or "" where there is none."""
+    given = tuple([as_dtype(short)] * row.arity)
+    operand = intrinsics.operand_dtype(row, given)
+    return "" if operand is None else intrinsics.result_dtype(row, operand).short
+
+
+def reference() -> str:
+    """docs/reference.md: the names of kernels, functions by dtype, settings."""
+    out = [
+        NOTE.format(source="ruda/jit/language.py, ruda/jit/intrinsics.py or ruda/settings.py"),
+        "# Reference\n",
+        "The rules behind these tables are in [language.md](language.md).\n",
+        "## Names inside kernels\n",
+        "| `ruda.` | |",
+        "|---|---|",
+    ]
+    out += [f"| `{name}` | {_cell(doc)} |" for name, doc in _kernel_names()]
+    out += [
+        "\n## Functions of numbers\n",
+        "A column is the dtype of the operands, an entry that of the result; where it is empty the "
+        "operation is refused. Operands of different dtypes are promoted first.\n",
+        "| | names | " + " | ".join(DTYPES) + " | |",
+        "|---|---|" + "---|" * len(DTYPES) + "---|",
+    ]
+    for row in intrinsics.TABLE.values():
+        if row.rule not in ("index", "complex", "scale", "bool"):
+            names = ", ".join(
+                f"`{name.replace('numpy.', 'np.').removeprefix('builtins.')}`" for name in row.names
+            )
+            results = " | ".join(_result(row, short) for short in DTYPES)
+            doc = _cell(row.doc or language.NUMERIC.get(row.name, ""))
+            out.append(f"| {row.name} | {names} | {results} | {doc} |")
+    out += ["\n## Settings\n", "| variable | `ruda.config(...)` | default | |", "|---|---|---|---|"]
+    for setting in SETTINGS.values():
+        default = f"`{setting.default!r}`"
+        out.append(
+            f"| `{setting.variable}` | `{setting.name}` | {default} | {_cell(setting.doc)} |"
+        )
+    out += [
+        "\n## Errors\n",
+        "All are in `ruda.errors`.\n",
+        "```text",
+        (errors.__doc__ or "").strip(),
+        "```",
+    ]
+    return "\n".join(out) + "\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+PAGES = {"numba-cuda.md": numba_cuda, "reference.md": reference}
+
+
+def main() -> None:
+    for name, page in PAGES.items():
+        (HERE / name).write_text(page(), "utf-8")
+        print(HERE / name)
+
+
+if __name__ == "__main__":
+    main()
