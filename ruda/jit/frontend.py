@@ -548,9 +548,10 @@ class Translator:
             return
         scope.names[name] = self.bind_key(key, value, place)
 
-    def remember(self, key: str, value: Value, place: Place) -> None:
+    def remember(self, key: str, value: Value, place: Place, *, once: bool = True) -> None:
+        """What a name stands for, for reads above its assignment (the loop comes round)."""
         slot = self.slots.get(key)
-        if slot is None:
+        if slot is None or (once and slot.value != value):
             self.slots[key] = Slot("object", None, value, place)
             self.dirty = True
 
@@ -565,7 +566,8 @@ class Translator:
                     for a in value.axes
                 )
                 fixed = tuple(None if f is None else self.pin(f) for f in value.fixed)
-                return replace(value, axes=axes, fixed=fixed)
+                selector = None if value.selector is None else self.pin(value.selector)
+                return replace(value, axes=axes, fixed=fixed, selector=selector)
             case RecordRef():
                 array = self.settled(value.array)
                 assert isinstance(array, ArrayRef)
@@ -1078,8 +1080,8 @@ class Translator:
         result_type = intrinsics.result_dtype(row, operand)
         result = intrinsics.evaluate(name, tuple(arguments), result_type)
         plain = float(result) if result_type is dtypes.bfloat16 else result.item()
-        if common.weak and result_type is not dtypes.bool_ and row.rule != "count":
-            result_type = common
+        if common.weak and row.rule != "count":
+            result_type = intrinsics.result_dtype(row, common)
         return ir.Const(plain, result_type, place=place)
 
     # -- evaluating nodes --
@@ -1124,10 +1126,13 @@ class Translator:
         return out
 
     def keep(self, value: Value) -> Value:
+        """The value as it is now, whatever is assigned or stored later."""
         if isinstance(value, EXPR):
             loads = any(isinstance(e, (ir.Load, ir.Read)) for e in ir.walk(value))
             return self.temporary(value) if loads else value
-        return value
+        if isinstance(value, TupleValue):
+            return replace(value, items=tuple(self.keep(v) for v in value.items))
+        return self.settled(value)
 
     def visit_constant(self, node: ast.Constant) -> Value:
         value = node.value
@@ -1737,14 +1742,14 @@ class Translator:
         for item in items:
             if gone is None:
                 self.scope.loops.append(LoopContext(broke))
-                self.assign_target(node.target, item, place)
+                self.bind_round(node.target, item, place)
                 self.statements(node.body)
                 self.scope.loops.pop()
                 continue
             self.scope.loops.append(LoopContext(broke, unrolled=True))
             self.gone = gone
             with self.block() as body:
-                self.assign_target(node.target, item, place)
+                self.bind_round(node.target, item, place)
                 with self.leaving(gone):
                     self.statements(node.body)
                 body.append(ir.Break(place=place))
@@ -1752,6 +1757,18 @@ class Translator:
             test = ir.Op("not", (ir.Read(gone),), dtypes.bool_, place=place)
             once = ir.While(TRUE, tuple(body), place=place)
             self.emit(ir.If(test, (once,), place=place))
+
+    def bind_round(self, target: ast.expr, item: Value, place: Place) -> None:
+        """The target of an unrolled loop stands for the item itself where nothing else assigns it."""
+        match target, item:
+            case ast.Name(id=name), _ if self.scope.definition.assigned[name] == 2:
+                self.scope.names[name] = self.keep(item)
+                self.remember(self.scope.prefix + name, item, place, once=False)
+            case ast.Tuple(elts=names), TupleValue(items=items) if len(names) == len(items):
+                for one, part in zip(names, items, strict=True):
+                    self.bind_round(one, part, place)
+            case _:
+                self.assign_target(target, item, place)
 
     @contextlib.contextmanager
     def leaving(self, gone: ir.Variable) -> Iterator[None]:

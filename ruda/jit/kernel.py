@@ -231,7 +231,7 @@ class Kernel(Generic[P]):
         self, argument_types: tuple[Type, ...], device: str, block: tuple[int, int, int] | None
     ) -> Specialisation:
         """Translate, emit, compile and load; each step once, under a lock."""
-        from ruda.jit import cache, verify
+        from ruda.jit import verify
 
         backend = backends.get(device)
         key = self._key(argument_types, device, None)
@@ -250,19 +250,21 @@ class Kernel(Generic[P]):
                 verify.verify(function)
             target = backend.target(device)
             made = Specialisation(argument_types, device, function)
-            made.binary = self._cached(made, backend, target, cache)
+            made.binary = self._cached(made, backend, target)
             made.module = backend.load(made.binary, function, device)
             key = self._key(argument_types, device, None)  # captures are known only now
             self._specialisations[(key, block) if function.block is not None else key] = made
             return made
 
-    def _cached(self, made: Specialisation, backend: Any, target: Any, cache: Any) -> Binary:
+    def _cached(self, made: Specialisation, backend: Any, target: Any) -> Binary:
         """The binary from the disk cache, else compiled and stored."""
         from ruda.backends.base import Binary
 
         if not getattr(backend, "cacheable", False):
             made.source = backend.emit(made.function, target)
             return backend.compile(made.source, target)  # type: ignore[no-any-return]
+        from ruda.jit import cache
+
         key = cache.key_of(self._key_parts(made, target, cache))
         entry = cache.lookup(key) if settings.cache else None
         if entry is not None:

@@ -1,0 +1,97 @@
+"""The device `sim`: kernels run in the checked interpreter of the IR, thread by thread.
+
+It has no code of its own to make: the text is the IR, the binary is empty, and a module holds the
+function. Slow, and made to be right: it is what the other targets are compared with.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ruda.backends.base import Binary, DeviceInfo, Launch, Source
+from ruda.errors import LaunchError, LaunchTypeError, LaunchWarning, Place
+from ruda.jit.interpret import Interpreter
+from ruda.jit.ir import Function
+from ruda.jit.schedule import Run
+
+# Notes that become warnings: always, or with `check=True` (where division is an error already).
+_WARNED = {"wrap"}
+_WARNED_UNDER_CHECK = {"wrap", "shift", "convert"}
+
+
+@dataclass(eq=False)
+class Module:
+    """A kernel on `sim`. `last` is its latest launch: notes, and who wrote which element."""
+
+    interpreter: Interpreter
+    last: Run | None = None
+    warned: set[tuple[str, Place]] = field(default_factory=set)
+
+
+class Sim:
+    """The backend (see `base.Backend`). `order` and `seed` mix the threads, for tests."""
+
+    name = "sim"
+
+    def __init__(self, order: str = "ascending", seed: int = 0) -> None:
+        self.order, self.seed = order, seed
+        self.last: Run | None = None  # the latest launch of any kernel, for `ruda.compare`
+
+    def devices(self) -> Sequence[DeviceInfo]:
+        return [DeviceInfo("sim", "checked interpreter, thread by thread", "interpreter")]
+
+    def target(self, device: str) -> Mapping[str, Any]:
+        return {}
+
+    def emit(self, function: Function, target: Mapping[str, Any]) -> Source:
+        return Source(str(function) + "\n", function.name)
+
+    def compile(self, source: Source, target: Mapping[str, Any]) -> Binary:
+        return Binary(b"", {})
+
+    def load(self, binary: Binary, function: Function | None, device: str) -> Module:
+        if function is None:
+            raise LaunchError(
+                "sim runs the IR of a kernel: its empty binary cannot be loaded alone"
+            )
+        return Module(Interpreter(function, order=self.order, seed=self.seed))
+
+    def launcher(
+        self, module: Module, launch: Launch, fallback: Callable[..., Any] | None
+    ) -> Callable[..., None]:
+        interpreter = module.interpreter
+        function = interpreter.function
+        if function.block is not None and function.block != launch.block:
+            raise LaunchError(f"kernel `{function.name}` is made for blocks of {function.block}")
+
+        def run(*arguments: Any) -> None:
+            try:
+                found = interpreter.run(
+                    launch.grid, launch.block, arguments, shared_bytes=launch.shared_bytes
+                )
+            except LaunchTypeError:
+                if fallback is None:
+                    raise
+                fallback(*arguments)
+                return
+            module.last = self.last = found
+            _warn(module, found, function.check)
+
+        return run
+
+
+def _warn(module: Module, run: Run, check: bool) -> None:
+    """Tell each suspicious place once, as a warning at the user's line."""
+    kinds = _WARNED_UNDER_CHECK if check else _WARNED
+    for (kind, place), message in run.notes.items():
+        if kind in kinds and (kind, place) not in module.warned:
+            module.warned.add((kind, place))
+            warnings.warn_explicit(
+                f"kernel `{run.name}`: {message}", LaunchWarning, place.file, place.line
+            )
+
+
+BACKEND = Sim()
