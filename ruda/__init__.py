@@ -22,6 +22,7 @@ from ruda.dtypes import (
     uint64,
 )
 from ruda.jit import jit
+from ruda.jit.debug import compare, debug
 from ruda.jit.language import (
     activemask,
     all_sync,
@@ -95,12 +96,14 @@ __all__ = [
     "brev",
     "cbrt",
     "clz",
+    "compare",
     "complex64",
     "complex128",
     "config",
     "const",
     "constexpr",
     "cospi",
+    "debug",
     "devices",
     "eq_sync",
     "erf",

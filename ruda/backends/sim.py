@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ruda.backends.base import Binary, DeviceInfo, Launch, Source
-from ruda.errors import LaunchError, LaunchTypeError, LaunchWarning, Place
+from ruda.errors import LaunchError, LaunchWarning, Place
 from ruda.jit.interpret import Interpreter
 from ruda.jit.ir import Function
 from ruda.jit.schedule import Run
@@ -68,18 +68,12 @@ class Sim:
             raise LaunchError(f"kernel `{function.name}` is made for blocks of {function.block}")
 
         def run(*arguments: Any) -> None:
-            try:
-                found = interpreter.run(
-                    launch.grid, launch.block, arguments, shared_bytes=launch.shared_bytes
-                )
-            except LaunchTypeError:
-                if fallback is None:
-                    raise
-                fallback(*arguments)
-                return
+            found = interpreter.run(launch.grid, launch.block, arguments, launch.shared_bytes)
             module.last = self.last = found
             _warn(module, found, function.check)
 
+        # Every launch takes the general path, so that what arrives here fits: no fallback needed.
+        run.is_native = False  # type: ignore[attr-defined]
         return run
 
 

@@ -22,6 +22,8 @@ from ruda.errors import DataRaceError, Place, UndefinedReadError
 from ruda.jit.ir import Array, Field
 from ruda.jit.schedule import Record, Thread, fail, join, knows
 
+_HINT = {"shared": " (or is a barrier missing after the write?)", "local": ""}
+
 
 @dataclass(frozen=True, slots=True)
 class Access:
@@ -64,6 +66,11 @@ class Memory:
         self.buffer: np.ndarray[Any, Any] | None = None
         self.cells: dict[int, Cell] | None = {} if races else None
         self.defined: bytearray | None = None if size is None else bytearray(size)
+
+    def writer(self, address: int) -> Thread | None:
+        """The thread that wrote or updated an address last, as far as writes are watched."""
+        cell = (self.cells or {}).get(address // self.unit)
+        return None if cell is None else cell.writer
 
     def barrier(self) -> None:
         """Everything so far is known to every thread that can come here."""
@@ -155,7 +162,7 @@ def check_read(view: View, indices: tuple[int, ...], thread: Thread, access: Acc
         fail(
             UndefinedReadError,
             f"{access.element(indices)}, shape {view.shape}, is read before anything is written "
-            f"to it: {access.array.space} memory starts undefined",
+            f"to it: {access.array.space} memory starts undefined{_HINT[access.array.space]}",
             access.place,
             thread,
         )
