@@ -142,9 +142,13 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
             import ml_dtypes
         except ImportError:
             raise DTypeError("bfloat16 on the host needs the package `ml_dtypes`") from None
-        return np.dtype(ml_dtypes.bfloat16)
+        bfloat16_dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16_dtype
     hosts = {"index": "int64", "weak_int": "int64", "weak_float": "float64"}
-    return np.dtype(hosts.get(name, "complex128" if name == "weak_complex" else name))
+    host: np.dtype[Any] = np.dtype(
+        hosts.get(name, "complex128" if name == "weak_complex" else name)
+    )
+    return host
 
 
 def as_dtype(value: Any) -> DType:

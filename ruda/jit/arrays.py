@@ -89,7 +89,9 @@ def reduce_array(c: Call, view: ArrayRef, name: str) -> Value:
     elif name in ("any", "all"):
         total = t.assign(key, ir.Const(start, dtypes.bool_), place)
     else:
-        dtype = kind if kind.is_inexact or kind.bits >= 32 and kind.kind != "bool" else dtypes.int32
+        dtype = (
+            kind if kind.is_inexact or (kind.bits >= 32 and kind.kind != "bool") else dtypes.int32
+        )
         total = t.assign(key, t.cast(ir.Const(start, dtypes.weak_int), dtype, place), place)
 
     def step(indices: list[ir.Expr]) -> None:

@@ -106,7 +106,7 @@ def builtin(*objects: Any) -> Callable[[Handler], Handler]:
     return register
 
 
-# ---- calls ---------------------------------------------------------------------------------------
+# ---- calls ----
 
 
 def call(t: Translator, node: ast.Call) -> Value:
@@ -155,10 +155,11 @@ def call_object(c: Call, target: Any) -> Value:
     if isinstance(target, DType) or is_dtype(target):
         return conversion(c, as_dtype(target))
     if isinstance(target, type) and issubclass(target, tuple) and hasattr(target, "_fields"):
-        items = c.bind(*target._fields, optional=len(target._field_defaults))
+        defaults: dict[str, Any] = getattr(target, "_field_defaults", {})
+        items = c.bind(*target._fields, optional=len(defaults))
         for k, (field_name, item) in enumerate(zip(target._fields, items, strict=True)):
             if item is None:
-                items[k] = c.t.wrap_object(target._field_defaults[field_name], c.place)
+                items[k] = c.t.wrap_object(defaults[field_name], c.place)
         return TupleValue(tuple(v for v in items if v is not None), target._fields, target)
     if target in (np.finfo, np.iinfo):
         argument = c.arguments[0]
@@ -191,8 +192,7 @@ def refuse_call(c: Call, target: Any) -> None:
 
 def is_dtype(target: Any) -> bool:
     if target in (int, float, bool, complex) or not (
-        isinstance(target, type)
-        and issubclass(target, np.generic)
+        (isinstance(target, type) and issubclass(target, np.generic))
         or type(target).__module__.startswith("numba.")
         or (isinstance(target, type) and hasattr(target, "dtype"))
     ):
@@ -271,7 +271,7 @@ def scalar_operation(
     return t.operation(row.name, numbers, place)
 
 
-# ---- conversions and Python builtins ---------------------------------------------------------------
+# ---- conversions and Python builtins ----
 
 
 def conversion(c: Call, dtype: DType) -> Value:
@@ -432,7 +432,9 @@ def _range(c: Call) -> Value:
         for n in c.numbers("start", "stop", "step", optional=2)
         if n is not None
     ]
-    start, stop, step = ZERO, numbers[0], ONE
+    start: ir.Expr = ZERO
+    stop: ir.Expr = numbers[0]
+    step: ir.Expr = ONE
     if len(numbers) > 1:
         start, stop = numbers[:2]
     if len(numbers) > 2:
@@ -482,8 +484,8 @@ def print_call(t: Translator, node: ast.Call, place: Place) -> Value:
         else:
             end = value.value
     parts: list[str | ir.Text] = []
-    for k, argument in enumerate(node.args):
-        if k:
+    for position, argument in enumerate(node.args):
+        if position:
             parts.append(separator)
         parts += text_parts(t, [argument])
     t.emit(ir.Print(merge_text([*parts, end]), place=place))
@@ -535,7 +537,7 @@ def value_text(t: Translator, value: Value, place: Place, spec: str) -> list[str
     return [ir.Text(t.strong(e), spec)]
 
 
-# ---- launch coordinates ------------------------------------------------------------------------------
+# ---- launch coordinates ----
 
 
 def coordinate(t: Translator, name: str, axis: int, place: Place) -> ir.Expr:
@@ -562,7 +564,7 @@ def _gridsize(c: Call) -> Value:
     return dimensions(c, "globalDim")
 
 
-# ---- memory --------------------------------------------------------------------------------------------
+# ---- memory ----
 
 
 @handler("shared.array")
@@ -651,7 +653,7 @@ def _const_array_like(c: Call) -> Value:
     raise KernelTypeError("`const.array_like` takes a captured NumPy array", c.place)
 
 
-# ---- barriers, warps, fences ------------------------------------------------------------------------------
+# ---- barriers, warps, fences ----
 
 
 def barrier(c: Call, vote: str | None) -> Value:
@@ -671,8 +673,9 @@ def fresh(t: Translator, name: str, dtype: DType) -> ir.Variable:
     return ir.Variable(f".{t.unique(name)}", dtype)
 
 
-for _name, _vote in (("", None), ("_and", "and"), ("_or", "or"), ("_count", "count")):
-    HANDLERS[f"syncthreads{_name}"] = lambda c, vote=_vote: barrier(c, vote)
+@handler("syncthreads", "syncthreads_and", "syncthreads_or", "syncthreads_count")
+def _syncthreads(c: Call) -> Value:
+    return barrier(c, c.name.removeprefix("syncthreads").removeprefix("_") or None)
 
 
 def mask_of(c: Call, value: Any) -> ir.Expr:
@@ -792,7 +795,7 @@ def _unroll(c: Call) -> Value:
     return value
 
 
-# ---- atomics ------------------------------------------------------------------------------------------------
+# ---- atomics ----
 
 
 def atomic(c: Call) -> Value:
@@ -844,7 +847,7 @@ for _name in (
     HANDLERS[f"atomic.{_name}"] = atomic
 
 
-# ---- attributes --------------------------------------------------------------------------------------------
+# ---- attributes ----
 
 
 def attribute(t: Translator, owner: Value, name: str, place: Place) -> Value:
@@ -1017,7 +1020,7 @@ def assign_attribute(t: Translator, owner: Value, name: str, value: Value, place
     raise KernelTypeError(f"{describe(owner)} has no attribute `{name}` to assign", place)
 
 
-# ---- subscripts ---------------------------------------------------------------------------------------------
+# ---- subscripts ----
 
 
 def subscript(t: Translator, owner: Value, index: Sequence[Value | slice], place: Place) -> Value:
@@ -1048,7 +1051,7 @@ def subscript(t: Translator, owner: Value, index: Sequence[Value | slice], place
 def element(t: Translator, view: ArrayRef, place: Place) -> Value:
     kind = view.element
     if isinstance(kind, RecordType):
-        return RecordRef(view, kind, 0 if view.field is None else 0)
+        return RecordRef(view, kind)
     if isinstance(kind, FixedArray):
         return Method(RecordRef(view, kind), "fixed")  # type: ignore[arg-type]
     return t.load(view, (), place)
@@ -1219,7 +1222,7 @@ def assign_record(t: Translator, target: RecordRef, value: Value, place: Place) 
         raise KernelTypeError(
             f"cannot store {describe(value)} in a record", place, hint="assign its fields"
         )
-    for name, offset, kind in target.type.fields:
+    for name, _offset, kind in target.type.fields:
         if not isinstance(kind, DType):
             raise UnsupportedError(
                 f"cannot copy the field `{name}` whole", place, hint="assign its parts"
@@ -1245,7 +1248,7 @@ def unpack(t: Translator, array: ArrayRef, place: Place) -> Value:
     )
 
 
-# ---- loops -------------------------------------------------------------------------------------------------
+# ---- loops ----
 
 
 def iterate(
@@ -1371,7 +1374,7 @@ def any_tuple(source: Value) -> bool:
     return False
 
 
-# ---- methods, and operators on arrays ----------------------------------------------------------------------
+# ---- methods, and operators on arrays ----
 
 
 def method(c: Call, m: Method) -> Value:

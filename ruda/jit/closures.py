@@ -42,7 +42,7 @@ LANE_ID, SHARED_BYTES, THREAD, FIRST = 18, 19, 20, 21  # slots of a frame, after
 _PATIENCE = 1000  # iterations of a `while` between two looks for a loop that changes nothing
 
 
-# ---- operations ------------------------------------------------------------------------------
+# ---- operations ----
 
 
 def _fast_min(x: Any, y: Any) -> Any:
@@ -166,7 +166,7 @@ ATOMIC_OPS: dict[str, Callable[..., Any]] = {
 }
 
 
-# ---- closures --------------------------------------------------------------------------------
+# ---- closures ----
 
 
 def _thread_variables(body: Body) -> set[Variable]:

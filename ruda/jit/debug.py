@@ -131,7 +131,7 @@ def compare(
     )
 
 
-# ---- copies ----------------------------------------------------------------------------------
+# ---- copies ----
 
 
 def copy_arguments(arguments: Sequence[Any]) -> tuple[Any, ...]:
@@ -182,7 +182,7 @@ def _leaves(arguments: Sequence[Any]) -> Iterator[Any]:
             yield value
 
 
-# ---- differences -----------------------------------------------------------------------------
+# ---- differences ----
 
 
 def _arrays(name: str, value: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:

@@ -136,7 +136,7 @@ class Options:
     unroll_limit: int = 4096
 
 
-# ---- source of a function -----------------------------------------------------------------------
+# ---- source of a function ----
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ def _collect_assigned(
                 name(n)
 
 
-# ---- scopes ---------------------------------------------------------------------------------------
+# ---- scopes ----
 
 
 @dataclass
@@ -315,6 +315,7 @@ class Translator:
 
     def walk(self) -> Unresolved | None:
         self.dirty = False
+        self.gone: ir.Variable | None = None
         self.counter: dict[str, int] = {}
         self.body: list[ir.Statement] = []
         self.prologue: dict[Any, ir.Assign] = {}
@@ -335,23 +336,23 @@ class Translator:
         """Give dtypes to variables that are still weak; True if there were any."""
         changed = False
         for key, slot in list(self.slots.items()):
-            if slot.kind != "scalar" or slot.dtype in (None, INDEX) or not slot.dtype.weak:  # type: ignore[union-attr]
+            if slot.kind != "scalar" or slot.dtype in (None, INDEX) or not slot.dtype.weak:
                 continue
             wanted = self.wanted(key, set())
             weak = slot.dtype
             assert weak is not None
             if weak is dtypes.weak_int:
                 fitting = [d for d in wanted if d.is_integer]
-                chosen = functools.reduce(
-                    dtypes.promote, fitting, dtypes.int32 if fitting else None
-                )
-                chosen = chosen or self.options.default_int
+                chosen = self.options.default_int
+                if fitting:
+                    chosen = functools.reduce(dtypes.promote, fitting, dtypes.int32)
             else:
                 fitting = [d for d in wanted if d.is_inexact]
                 if weak is dtypes.weak_complex:
                     fitting = [d for d in fitting if d.kind == "complex"]
-                chosen = functools.reduce(dtypes.promote, fitting) if fitting else None
-                chosen = chosen or dtypes.default_of(weak)
+                chosen = dtypes.default_of(weak)
+                if fitting:
+                    chosen = functools.reduce(dtypes.promote, fitting)
             self.slots[key] = replace(slot, dtype=chosen)
             changed = True
         return changed
@@ -834,8 +835,7 @@ class Translator:
                 for x in ir.walk(e)
             )
             and any(isinstance(x, ir.Read) and x.variable.dtype.weak for x in ir.walk(e))
-            or (isinstance(e, ir.Const))
-        )
+        ) or (isinstance(e, ir.Const))
 
     def coerce(self, e: ir.Expr, dtype: DType, *, feeds: bool = False) -> ir.Expr:
         """The value at a dtype: constants are converted now, weak expressions are computed at it."""
@@ -1747,7 +1747,6 @@ class Translator:
                 self.scope.loops.pop()
                 continue
             self.scope.loops.append(LoopContext(broke, unrolled=True))
-            self.gone = gone
             with self.block() as body:
                 self.bind_round(node.target, item, place)
                 with self.leaving(gone):
@@ -1772,7 +1771,7 @@ class Translator:
 
     @contextlib.contextmanager
     def leaving(self, gone: ir.Variable) -> Iterator[None]:
-        outer, self.gone = getattr(self, "gone", None), gone
+        outer, self.gone = self.gone, gone
         yield
         self.gone = outer
 

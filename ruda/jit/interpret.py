@@ -30,7 +30,7 @@ ALL_CHECKS = CHECKS | {"division"}
 STEPS = 10_000_000
 
 
-# ---- arguments -------------------------------------------------------------------------------
+# ---- arguments ----
 
 
 def scalar_argument(function: Function, parameter: Variable, value: Any) -> Any:
@@ -112,7 +112,7 @@ def array_argument(function: Function, parameter: Array, value: Any) -> np.ndarr
     return value
 
 
-# ---- memory ----------------------------------------------------------------------------------
+# ---- memory ----
 
 
 def _numpy(dtype: ElementType) -> np.dtype[Any]:

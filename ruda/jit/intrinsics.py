@@ -21,7 +21,7 @@ import numpy as np
 from ruda import dtypes
 from ruda.dtypes import DType, as_dtype
 
-# ---- meanings that NumPy does not have ----------------------------------------------------------
+# ---- meanings that NumPy does not have ----
 
 
 def _limits(x: Any) -> tuple[int, int]:
@@ -86,7 +86,8 @@ def _brev(x: Any) -> Any:
 
 
 def _unsigned(x: Any) -> int:
-    return int(x) & ((1 << (x.dtype.itemsize * 8)) - 1)
+    bits: int = x.dtype.itemsize * 8
+    return int(x) & ((1 << bits) - 1)
 
 
 def _mulhi(x: Any, y: Any) -> Any:
@@ -190,7 +191,7 @@ def _ldexp(x: Any, n: Any) -> Any:
     return np.ldexp(x, np.int32(max(-5000, min(5000, int(n)))))
 
 
-# ---- the table -----------------------------------------------------------------------------------
+# ---- the table ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +386,7 @@ def _int_to_float(value: int, dtype: DType) -> Any:
     return _round_fraction(Fraction(value), dtype.numpy)
 
 
-# ---- typing ----------------------------------------------------------------------------------------
+# ---- typing ----
 
 
 def operand_dtype(row: Row, types: tuple[DType, ...]) -> DType | None:

@@ -27,7 +27,7 @@ from ruda.jit.types import ElementType
 _place = field(default=NOWHERE, compare=False, repr=False, kw_only=True)
 
 
-# ---- names -------------------------------------------------------------------------------------
+# ---- names ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Field:
     name: str = field(default="", compare=False)
 
 
-# ---- types for cooperative units, carried from the start ------------------------------------------
+# ---- types for cooperative units, carried from the start ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Tile:
     layout: str
 
 
-# ---- expressions --------------------------------------------------------------------------------
+# ---- expressions ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ class Load:
 Expr = Const | Read | Special | Extent | Stride | Op | Cast | Bitcast | Select | And | Or | Load
 
 
-# ---- statements ---------------------------------------------------------------------------------
+# ---- statements ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,7 +434,7 @@ Statement = (
 Body = tuple[Statement, ...]
 
 
-# ---- the kernel ---------------------------------------------------------------------------------
+# ---- the kernel ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,7 +469,7 @@ class Function:
         return dump(self)
 
 
-# ---- walking and rebuilding -----------------------------------------------------------------------
+# ---- walking and rebuilding ----
 
 _BODIES = {If: ("then", "otherwise"), For: ("body",), While: ("body",)}
 _EXPRESSIONS: dict[type, tuple[str, ...]] = {

@@ -7,6 +7,7 @@ specialisation depends on is its key: argument types, captured values, device, o
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import threading
@@ -101,10 +102,14 @@ class Capture:
 class Kernel(Generic[P]):
     """A compiled function over a grid: `kernel[blocks, threads](*arguments)`."""
 
+    __name__: str
+    __qualname__: str
+    __module__: str
+
     def __init__(
         self,
         function: Callable[P, Any],
-        options: KernelOptions = KernelOptions(),  # noqa: B008 (frozen)
+        options: KernelOptions = KernelOptions(),
         signatures: Sequence[Signature] = (),
     ) -> None:
         if not isinstance(function, types.FunctionType):
@@ -144,10 +149,8 @@ class Kernel(Generic[P]):
         state = settings.local.get()
         if self._current[0] is not state:
             self._current = (state, {})
-        try:
+        with contextlib.suppress(TypeError):  # lists are welcome, but not hashable
             configured.names.add(configuration)
-        except TypeError:  # lists are welcome, but not hashable
-            pass
         return configured
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -531,7 +534,7 @@ def _constexpr_positions(function: types.FunctionType) -> frozenset[int]:
     return frozenset(out)
 
 
-# ---- launch configurations ------------------------------------------------------------------------
+# ---- launch configurations ----
 
 
 def as_dimensions(value: Any, what: str, name: str) -> tuple[int, int, int]:
@@ -599,7 +602,7 @@ def parse_configuration(name: str, configuration: Any) -> Launch:
         ) from None
 
 
-# ---- the decorator ----------------------------------------------------------------------------------
+# ---- the decorator ----
 
 
 def jit(

@@ -96,7 +96,7 @@ def fail(kind: type[CheckError], message: str, place: Place, *threads: Thread) -
     raise error
 
 
-# ---- who knows what ----------------------------------------------------------------------------
+# ---- who knows what ----
 
 
 def knows(thread: Thread, record: Record) -> bool:
@@ -125,7 +125,7 @@ def publish(thread: Thread) -> dict[Any, int]:
     return known
 
 
-# ---- running ---------------------------------------------------------------------------------
+# ---- running ----
 
 
 def run_blocks(blocks: list[Block], shuffle: random.Random | None) -> None:
@@ -204,7 +204,7 @@ def _where(thread: Thread) -> str:
     return f"thread {thread.index} waits at {_name(site)} in line {site.place.line}"
 
 
-# ---- barriers of a block and of the grid -----------------------------------------------------
+# ---- barriers of a block and of the grid ----
 
 
 def _meet_block(block: Block, waiting: list[Thread]) -> bool:
@@ -284,7 +284,7 @@ def _deadlock(block: Block, waiting: list[Thread]) -> NoReturn:
     fail(BarrierError, f"waits for ever: {_where(first)}", a.place, first)
 
 
-# ---- warps -----------------------------------------------------------------------------------
+# ---- warps ----
 
 
 def _meet_warps(waiting: list[Thread]) -> bool:

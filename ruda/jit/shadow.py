@@ -149,7 +149,7 @@ def unit_of(views: Iterable[View]) -> int:
     return unit or 1
 
 
-# ---- checks ----------------------------------------------------------------------------------
+# ---- checks ----
 
 
 def check_read(view: View, indices: tuple[int, ...], thread: Thread, access: Access) -> None:

@@ -90,7 +90,7 @@ class Static:
     """A compile-time value: a `constexpr` argument, None, a string. Each value is a specialisation."""
 
     value: Any
-    kind: type = type(None)  # 1, 1.0 and True are three values
+    kind: type  # 1, 1.0 and True are three values
 
     @staticmethod
     def of(value: Any) -> Static:
@@ -111,7 +111,7 @@ class Signature:
     result: Type | None = None
 
 
-# ---- spelling ----------------------------------------------------------------------------------
+# ---- spelling ----
 
 
 def array_type_from_item(dtype: ElementType, item: Any) -> ArrayType:
@@ -234,7 +234,7 @@ def element_type(dtype: np.dtype[Any]) -> ElementType:
     return record_type(dtype) if dtype.names is not None else as_dtype(dtype)
 
 
-# ---- from values -------------------------------------------------------------------------------
+# ---- from values ----
 
 
 def type_of(value: Any, name: str = "argument") -> Type:
@@ -260,7 +260,7 @@ def type_of(value: Any, name: str = "argument") -> Type:
     if isinstance(value, np.void) and value.dtype.names is not None:
         return record_type(value.dtype)
     if isinstance(value, np.generic):
-        return _element(value.dtype, name, "a scalar")  # type: ignore[return-value]
+        return _element(value.dtype, name, "a scalar")
     if isinstance(value, tuple):
         items = tuple(type_of(v, f"{name}[{k}]") for k, v in enumerate(value))
         names = getattr(kind, "_fields", ())
