@@ -1,0 +1,48 @@
+"""The passes: functions `Function -> Function`, each in a file named by what it does.
+
+`PIPELINE[target]` lists them in the order in which `lower` applies them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ruda.jit import ir
+from ruda.jit.ir import Function
+from ruda.jit.passes.barriers import split_barriers
+from ruda.jit.passes.blocks import loop_over_blocks
+from ruda.jit.passes.flatten import flatten, is_flat
+from ruda.jit.passes.guards import hoist_guards
+from ruda.jit.passes.indices import expand, simplify
+from ruda.jit.passes.jumps import structure_jumps
+
+Pass = Callable[[Function], Function]
+
+
+def spread(function: Function) -> Function:
+    """Loops over the grid for flat kernels, over blocks and threads for the others."""
+    if is_flat(function):
+        return flatten(function)
+    return loop_over_blocks(split_barriers(expand(function)))
+
+
+PIPELINE: dict[str, tuple[Pass, ...]] = {
+    "cpu": (simplify, structure_jumps, spread, hoist_guards),
+}
+
+
+def lower(function: Function, target: str) -> Function:
+    """Apply a target's passes in order."""
+    for one in PIPELINE[target]:
+        function = one(function)
+    return function
+
+
+def needs_block(function: Function) -> bool:
+    """Whether the CPU target compiles this kernel for one block shape."""
+    if ir.has_barrier(function.body) or any(a.space == "shared" for a in function.arrays):
+        return True
+    return any(
+        isinstance(e, ir.Special) and e.name in ("threadIdx", "laneid")
+        for e in ir.all_expressions(function.body)
+    )

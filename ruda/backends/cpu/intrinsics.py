@@ -1,0 +1,572 @@
+"""The functions and operators of emitted kernels: a few LLVM instructions each, exactly typed.
+
+numba's own rules would widen int32 + int32 and mix integers into float64. Emitted text is compiled
+by a numba target of our own (`target.py`) that knows only what stands here: `a + b` has the dtype
+of its equal operands and wraps, nothing raises, no memory is counted. A name says the operation
+and the dtypes: `load_f32(base, i)`, `f32_to_i32(x)`, `shl_u16(x, y)`. `resolve` makes functions on
+demand.
+
+Kernel dtypes are held so: `index` is int64; float16 and bfloat16 are float32 values, rounded after
+every operation by `round_f16`, and 16 bits in memory; bool is one bit, a byte in memory.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+Values = Sequence[Any]
+Lower = Callable[[Any, Any, Values], Any]  # (target context, builder, arguments) -> value
+
+I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
+F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
+BYTES = I8.as_pointer()
+
+SIGNED = {"i8": 8, "i16": 16, "i32": 32, "i64": 64}
+UNSIGNED = {"u8": 8, "u16": 16, "u32": 32, "u64": 64}
+WIDTH = SIGNED | UNSIGNED | {"bool": 1}
+NUMBA = {
+    "bool": types.boolean,
+    **{name: getattr(types, f"int{n}") for name, n in SIGNED.items()},
+    **{name: getattr(types, f"uint{n}") for name, n in UNSIGNED.items()},
+    "f16": types.float32, "bf16": types.float32, "f32": types.float32, "f64": types.float64,
+    "c64": types.complex64, "c128": types.complex128,
+}  # fmt: skip
+PART = {"c64": "f32", "c128": "f64"}
+VALUE = {name: ir.IntType(n) for name, n in WIDTH.items()}
+VALUE |= {"f16": F32, "bf16": F32, "f32": F32, "f64": F64}
+MEMORY = VALUE | {"bool": I8, "f16": I16, "bf16": I16}
+INTEGERS = (*SIGNED, *UNSIGNED)
+FLOATS = ("f32", "f64")
+COMPLEX = ("c64", "c128")
+SIZE = {name: max(1, WIDTH[name] // 8) for name in WIDTH}
+SIZE |= {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "c64": 8, "c128": 16}
+DTYPE = "|".join(sorted(NUMBA, key=len, reverse=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Intrinsic:
+    """A function of emitted code: its numba signature and how it becomes LLVM."""
+
+    result: Any
+    arguments: tuple[Any, ...]
+    lower: Lower
+
+
+# ---- small LLVM helpers --------------------------------------------------------------------------
+
+
+def llvm(builder: Any, name: str, result: Any, arguments: Values) -> Any:
+    """Call an LLVM intrinsic function or a C function."""
+    module = builder.module
+    function = module.globals.get(name)
+    if function is None:
+        kind = ir.FunctionType(result, [a.type for a in arguments])
+        function = ir.Function(module, kind, name)
+    return builder.call(function, arguments)
+
+
+def suffix(kind: Any) -> str:
+    """How LLVM writes a type in an intrinsic's name."""
+    return {F32: "f32", F64: "f64", F16: "f16"}.get(kind) or str(kind)
+
+
+def flags(context: Any) -> tuple[str, ...]:
+    """The fast-math flags of ordinary float operations: the target context carries them."""
+    return tuple(context.kernel_flags)
+
+
+def parts(builder: Any, z: Any) -> tuple[Any, Any]:
+    return builder.extract_value(z, 0), builder.extract_value(z, 1)
+
+
+def compose(builder: Any, real: Any, imaginary: Any) -> Any:
+    kind = ir.LiteralStructType([real.type, imaginary.type])
+    z = builder.insert_value(ir.Constant(kind, ir.Undefined), real, 0)
+    return builder.insert_value(z, imaginary, 1)
+
+
+def element(builder: Any, base: Any, index: Any, kind: Any) -> Any:
+    """&((kind*) base)[index], in bounds by the language's rules."""
+    return builder.gep(builder.bitcast(base, kind.as_pointer()), [index], inbounds=True)
+
+
+def memory_type(dtype: str) -> Any:
+    if dtype in COMPLEX:
+        return ir.LiteralStructType([VALUE[PART[dtype]]] * 2)
+    return MEMORY[dtype]
+
+
+# ---- 16-bit floats -------------------------------------------------------------------------------
+
+
+def bf16_bits(builder: Any, x: Any) -> Any:
+    """float32 -> the 16 bits of the nearest bfloat16, ties to even, NaN kept."""
+    bits = builder.bitcast(x, I32)
+    last = builder.and_(builder.lshr(bits, I32(16)), I32(1))
+    rounded = builder.add(bits, builder.add(last, I32(0x7FFF)))
+    quiet = builder.or_(bits, I32(0x400000))
+    nan = builder.fcmp_unordered("uno", x, x)
+    return builder.trunc(builder.lshr(builder.select(nan, quiet, rounded), I32(16)), I16)
+
+
+def to_bits16(builder: Any, x: Any, dtype: str) -> Any:
+    if dtype == "bf16":
+        return bf16_bits(builder, x)
+    return builder.bitcast(builder.fptrunc(x, F16), I16)
+
+
+def from_bits16(builder: Any, bits: Any, dtype: str) -> Any:
+    if dtype == "bf16":
+        return builder.bitcast(builder.shl(builder.zext(bits, I32), I32(16)), F32)
+    return builder.fpext(builder.bitcast(bits, F16), F32)
+
+
+def round16(builder: Any, x: Any, dtype: str) -> Any:
+    return from_bits16(builder, to_bits16(builder, x, dtype), dtype)
+
+
+def round_to_odd(builder: Any, x: Any) -> Any:
+    """float64 -> float32 such that a second rounding, to 16 bits, is the only one that counts."""
+    near = builder.fptrunc(x, F32)
+    back = builder.fpext(near, F64)
+    bits = builder.bitcast(near, I32)
+    size = llvm(builder, "llvm.fabs.f64", F64, [x])
+    size_back = llvm(builder, "llvm.fabs.f64", F64, [back])
+    smaller = builder.fcmp_ordered("<", size_back, size)
+    other = builder.select(smaller, builder.add(bits, I32(1)), builder.sub(bits, I32(1)))
+    even = builder.icmp_unsigned("==", builder.and_(bits, I32(1)), I32(0))
+    inexact = builder.fcmp_ordered("!=", back, x)
+    infinite = builder.fcmp_ordered("==", size_back, ir.Constant(F64, math.inf))
+    change = builder.and_(builder.and_(even, inexact), builder.not_(infinite))
+    return builder.bitcast(builder.select(change, other, bits), F32)
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+def load_from(builder: Any, pointer: Any, dtype: str, align: int | None = None) -> Any:
+    """The value of kernel dtype `dtype` at a pointer to its memory type."""
+    if dtype in COMPLEX:
+        kind = VALUE[PART[dtype]]
+        base = builder.bitcast(pointer, kind.as_pointer())
+        items = [
+            builder.load(builder.gep(base, [I32(k)], inbounds=True), align=align) for k in (0, 1)
+        ]
+        return compose(builder, *items)
+    value = builder.load(pointer, align=align)
+    return from_memory(builder, value, dtype)
+
+
+def from_memory(builder: Any, value: Any, dtype: str) -> Any:
+    if dtype == "bool":
+        return builder.icmp_unsigned("!=", value, I8(0))
+    if dtype in ("f16", "bf16"):
+        return from_bits16(builder, value, dtype)
+    return value
+
+
+def to_memory(builder: Any, value: Any, dtype: str) -> Any:
+    if dtype == "bool":
+        return builder.zext(value, I8)
+    if dtype in ("f16", "bf16"):
+        return to_bits16(builder, value, dtype)
+    return value
+
+
+def store_to(builder: Any, value: Any, pointer: Any, dtype: str, align: int | None = None) -> None:
+    if dtype in COMPLEX:
+        kind = VALUE[PART[dtype]]
+        base = builder.bitcast(pointer, kind.as_pointer())
+        for k, part in enumerate(parts(builder, value)):
+            builder.store(part, builder.gep(base, [I32(k)], inbounds=True), align=align)
+        return
+    builder.store(to_memory(builder, value, dtype), pointer, align=align)
+
+
+def _load(dtype: str, unaligned: str) -> Intrinsic:
+    kind, align = memory_type(dtype), 1 if unaligned else None
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        return load_from(builder, element(builder, a[0], a[1], kind), dtype, align)
+
+    return Intrinsic(NUMBA[dtype], (types.voidptr, types.int64), lower)
+
+
+def _store(dtype: str, unaligned: str) -> Intrinsic:
+    kind, align = memory_type(dtype), 1 if unaligned else None
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        store_to(builder, a[2], element(builder, a[0], a[1], kind), dtype, align)
+        return context.get_dummy_value()
+
+    return Intrinsic(types.void, (types.voidptr, types.int64, NUMBA[dtype]), lower)
+
+
+def _word(dtype: str) -> Intrinsic:
+    """A scalar parameter in the packed block: `word_f32(args, 8)`."""
+    kind = memory_type(dtype)
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        pointer = builder.gep(builder.inttoptr(a[0], I64.as_pointer()), [a[1]], inbounds=True)
+        return load_from(builder, builder.bitcast(pointer, kind.as_pointer()), dtype)
+
+    return Intrinsic(NUMBA[dtype], (types.int64, types.int64), lower)
+
+
+def _pointer() -> Intrinsic:
+    """An address in the packed block: `pointer(args, 8)`."""
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        slot = builder.gep(builder.inttoptr(a[0], I64.as_pointer()), [a[1]], inbounds=True)
+        return builder.inttoptr(builder.load(slot), BYTES)
+
+    return Intrinsic(types.voidptr, (types.int64, types.int64), lower)
+
+
+def _offset() -> Intrinsic:
+    """`offset(base, bytes)`: the address some bytes on."""
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        return builder.gep(a[0], [a[1]], inbounds=True)
+
+    return Intrinsic(types.voidptr, (types.voidptr, types.int64), lower)
+
+
+def _stack(size: str) -> Intrinsic:
+    """`stack_4096()`: that many bytes in the function's frame, aligned to a cache line."""
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        with builder.goto_entry_block():
+            memory = builder.alloca(ir.ArrayType(I8, int(size)))
+            memory.align = 64
+        return builder.bitcast(memory, BYTES)
+
+    return Intrinsic(types.voidptr, (), lower)
+
+
+# ---- arithmetic ----------------------------------------------------------------------------------
+
+
+def binary(dtype: str, integer: str, real: str) -> Lower:
+    """One instruction on equal operands: `integer` for integers and bool, `real` for floats."""
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        if dtype in WIDTH:
+            return getattr(builder, integer)(a[0], a[1])
+        return getattr(builder, real)(a[0], a[1], flags=flags(context))
+
+    return lower
+
+
+def comparison(dtype: str, sign: str) -> Lower:
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        if dtype in SIGNED:
+            return builder.icmp_signed(sign, a[0], a[1])
+        if dtype in WIDTH:
+            return builder.icmp_unsigned(sign, a[0], a[1])
+        if dtype in COMPLEX:
+            (ar, ai), (br, bi) = parts(builder, a[0]), parts(builder, a[1])
+            if sign == "==":
+                pair = builder.fcmp_ordered, builder.and_
+            else:
+                pair = builder.fcmp_unordered, builder.or_
+            return pair[1](pair[0](sign, ar, br), pair[0](sign, ai, bi))
+        if sign == "!=":
+            return builder.fcmp_unordered(sign, a[0], a[1])
+        return builder.fcmp_ordered(sign, a[0], a[1])
+
+    return lower
+
+
+def complex_sum(name: str) -> Lower:
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        f = getattr(builder, name)
+        (ar, ai), (br, bi) = parts(builder, a[0]), parts(builder, a[1])
+        return compose(builder, f(ar, br), f(ai, bi))
+
+    return lower
+
+
+def complex_product(context: Any, builder: Any, a: Values) -> Any:
+    b, f = builder, flags(context)
+    (ar, ai), (br, bi) = parts(b, a[0]), parts(b, a[1])
+    real = b.fsub(b.fmul(ar, br, flags=f), b.fmul(ai, bi, flags=f), flags=f)
+    imaginary = b.fadd(b.fmul(ar, bi, flags=f), b.fmul(ai, br, flags=f), flags=f)
+    return compose(b, real, imaginary)
+
+
+def complex_quotient(context: Any, builder: Any, a: Values) -> Any:
+    """Smith's division, as NumPy does it: divide through by the larger part of the divisor."""
+    b = builder
+    (ar, ai), (br, bi) = parts(b, a[0]), parts(b, a[1])
+    fabs = f"llvm.fabs.{suffix(ar.type)}"
+    size_r, size_i = (llvm(b, fabs, ar.type, [v]) for v in (br, bi))
+    real_larger = b.fcmp_ordered(">=", size_r, size_i)
+    large, small = b.select(real_larger, br, bi), b.select(real_larger, bi, br)
+    ratio = b.fdiv(small, large)
+    scale = b.fdiv(ir.Constant(ar.type, 1.0), b.fadd(large, b.fmul(small, ratio)))
+    real = b.select(real_larger, b.fadd(ar, b.fmul(ai, ratio)), b.fadd(b.fmul(ar, ratio), ai))
+    imaginary = b.select(real_larger, b.fsub(ai, b.fmul(ar, ratio)), b.fsub(b.fmul(ai, ratio), ar))
+    zero = ir.Constant(ar.type, 0.0)
+    both_zero = b.and_(b.fcmp_ordered("==", size_r, zero), b.fcmp_ordered("==", size_i, zero))
+    real = b.select(both_zero, b.fdiv(ar, size_r), b.fmul(real, scale))
+    imaginary = b.select(both_zero, b.fdiv(ai, size_r), b.fmul(imaginary, scale))
+    return compose(b, real, imaginary)
+
+
+_ARITHMETIC = {
+    operator.add: ("add", "fadd"), operator.sub: ("sub", "fsub"), operator.mul: ("mul", "fmul"),
+}  # fmt: skip
+_BITS = {operator.and_: "and_", operator.or_: "or_", operator.xor: "xor"}
+_COMPARE = {
+    operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">=",
+    operator.eq: "==", operator.ne: "!=",
+}  # fmt: skip
+
+
+def operators() -> dict[Any, dict[tuple[Any, ...], tuple[Any, Lower]]]:
+    """What infix operators mean: operator -> {argument types: (result type, lower)}."""
+    table: dict[Any, dict[tuple[Any, ...], tuple[Any, Lower]]] = {}
+    distinct = [*INTEGERS, *FLOATS, *COMPLEX, "bool"]
+    for op, (integer, real) in _ARITHMETIC.items():
+        rows = table[op] = {}
+        for d in (*INTEGERS, *FLOATS):
+            rows[NUMBA[d], NUMBA[d]] = NUMBA[d], binary(d, integer, real)
+        for d in COMPLEX:
+            lower = complex_product if op is operator.mul else complex_sum(real)
+            rows[NUMBA[d], NUMBA[d]] = NUMBA[d], lower
+    table[operator.truediv] = {
+        (NUMBA[d], NUMBA[d]): (NUMBA[d], binary(d, "", "fdiv")) for d in FLOATS
+    } | {(NUMBA[d], NUMBA[d]): (NUMBA[d], complex_quotient) for d in COMPLEX}
+    for op, name in _BITS.items():
+        table[op] = {
+            (NUMBA[d], NUMBA[d]): (NUMBA[d], binary(d, name, "")) for d in (*INTEGERS, "bool")
+        }
+    for op, sign in _COMPARE.items():
+        table[op] = {
+            (NUMBA[d], NUMBA[d]): (types.boolean, comparison(d, sign))
+            for d in distinct
+            if d not in COMPLEX or sign in ("==", "!=")
+        }
+    table[operator.neg] = {(NUMBA[d],): (NUMBA[d], _negate(d)) for d in distinct if d != "bool"}
+    table[operator.invert] = {
+        (NUMBA[d],): (NUMBA[d], lambda c, b, a: b.not_(a[0])) for d in (*INTEGERS, "bool")
+    }
+    table[operator.not_] = {(types.boolean,): (types.boolean, lambda c, b, a: b.not_(a[0]))}
+    return table
+
+
+def _negate(dtype: str) -> Lower:
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        if dtype in WIDTH:
+            return builder.neg(a[0])
+        if dtype in COMPLEX:
+            return compose(builder, *(builder.fneg(p) for p in parts(builder, a[0])))
+        return builder.fneg(a[0])
+
+    return lower
+
+
+# ---- conversions ---------------------------------------------------------------------------------
+
+
+def convert(builder: Any, x: Any, source: str, target: str) -> Any:
+    """A value of kernel dtype `source` as one of `target`, by the rules of `ir.Cast`."""
+    if source == target:
+        return x
+    if source in COMPLEX:
+        real, imaginary = parts(builder, x)
+        part = PART[source]
+        if target in COMPLEX:
+            return compose(
+                builder,
+                convert(builder, real, part, PART[target]),
+                convert(builder, imaginary, part, PART[target]),
+            )
+        if target == "bool":
+            return builder.or_(
+                convert(builder, real, part, "bool"), convert(builder, imaginary, part, "bool")
+            )
+        raise NotImplementedError(f"{source} to {target}")
+    if target in COMPLEX:
+        real = convert(builder, x, source, PART[target])
+        return compose(builder, real, ir.Constant(real.type, 0.0))
+    if target == "bool":
+        if source in WIDTH:
+            return builder.icmp_unsigned("!=", x, ir.Constant(x.type, 0))
+        return builder.fcmp_unordered("!=", x, ir.Constant(x.type, 0.0))
+    if source in WIDTH and target in WIDTH:
+        return _resize(builder, x, source, target)
+    if source in WIDTH:
+        return _from_integer(builder, x, source, target)
+    if target in WIDTH:
+        sign = "fptosi" if target in SIGNED else "fptoui"
+        kind = VALUE[target]
+        name = f"llvm.{sign}.sat.{suffix(kind)}.{suffix(x.type)}"
+        return llvm(builder, name, kind, [x])
+    return _between_floats(builder, x, source, target)
+
+
+def _resize(builder: Any, x: Any, source: str, target: str) -> Any:
+    old, new = WIDTH[source], WIDTH[target]
+    if new < old:
+        return builder.trunc(x, VALUE[target])
+    if new == old:
+        return x
+    return (builder.sext if source in SIGNED else builder.zext)(x, VALUE[target])
+
+
+def _from_integer(builder: Any, x: Any, source: str, target: str) -> Any:
+    to_float = builder.sitofp if source in SIGNED else builder.uitofp
+    if target == "bf16" and WIDTH[source] > 24:
+        # Rounding to float32 on the way would round twice: jam what a double cannot hold into its
+        # last bit, then round to odd.
+        if WIDTH[source] == 64:
+            low = builder.and_(x, I64(0x7FF))
+            sticky = builder.select(builder.icmp_unsigned("!=", low, I64(0)), I64(0x800), I64(0))
+            jammed = builder.or_(builder.and_(x, I64(-0x800)), sticky)
+            small = (
+                builder.icmp_unsigned("<", builder.add(x, I64(1 << 52)), I64(1 << 53))
+                if source in SIGNED
+                else builder.icmp_unsigned("<", x, I64(1 << 53))
+            )
+            x = builder.select(small, x, jammed)
+        return round16(builder, round_to_odd(builder, to_float(x, F64)), target)
+    if target in ("f16", "bf16"):  # float16 is exact in float32 up to 2**24, and infinite beyond
+        return round16(builder, to_float(x, F32), target)
+    return to_float(x, VALUE[target])
+
+
+def _between_floats(builder: Any, x: Any, source: str, target: str) -> Any:
+    if target in ("f16", "bf16"):
+        return round16(builder, round_to_odd(builder, x) if source == "f64" else x, target)
+    if target == "f64":
+        return builder.fpext(x, F64)
+    return builder.fptrunc(x, F32) if source == "f64" else x
+
+
+def _cast(source: str, target: str) -> Intrinsic:
+    return Intrinsic(
+        NUMBA[target], (NUMBA[source],), lambda c, b, a: convert(b, a[0], source, target)
+    )
+
+
+def _literal(dtype: str) -> Intrinsic:
+    """`i8(5)` from an integer literal, `f32(0.5)` from a float literal."""
+    source = "i64" if dtype in WIDTH else "f64"
+    return _cast(source, dtype)
+
+
+def _round(dtype: str) -> Intrinsic:
+    return Intrinsic(types.float32, (types.float32,), lambda c, b, a: round16(b, a[0], dtype))
+
+
+def _bits(source: str, target: str) -> Intrinsic:
+    """The same bits at another dtype: `bits_f32_u32(x)`."""
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        if source in COMPLEX or target in COMPLEX:
+            with builder.goto_entry_block():
+                slot = builder.alloca(memory_type(source))
+            store_to(builder, a[0], slot, source)
+            pointer = builder.bitcast(slot, memory_type(target).as_pointer())
+            return load_from(builder, pointer, target)
+        raw = to_memory(builder, a[0], source)
+        return from_memory(builder, builder.bitcast(raw, MEMORY[target]), target)
+
+    return Intrinsic(NUMBA[target], (NUMBA[source],), lower)
+
+
+def _select(dtype: str) -> Intrinsic:
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        return builder.select(a[0], a[1], a[2])
+
+    return Intrinsic(NUMBA[dtype], (types.boolean, NUMBA[dtype], NUMBA[dtype]), lower)
+
+
+def _wrap() -> Intrinsic:
+    """A Python index: `i`, or `i + extent` where it is negative."""
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        negative = builder.icmp_signed("<", a[0], I64(0))
+        return builder.select(negative, builder.add(a[0], a[1]), a[0])
+
+    return Intrinsic(types.int64, (types.int64, types.int64), lower)
+
+
+# ---- scalar operations ---------------------------------------------------------------------------
+
+
+def _scalar(name: str, dtype: str) -> Intrinsic | None:
+    kind = NUMBA[dtype]
+    if name in ("min", "max") and dtype in INTEGERS:
+        sign = "<" if name == "min" else ">"
+        less = comparison(dtype, sign)
+        return Intrinsic(kind, (kind, kind), lambda c, b, a: b.select(less(c, b, a), a[0], a[1]))
+    if name in ("floordiv", "mod") and dtype in INTEGERS:
+        return Intrinsic(kind, (kind, kind), lambda c, b, a: _divide(b, a, name, dtype))
+    return None
+
+
+def _divide(b: Any, a: Values, name: str, dtype: str) -> Any:
+    x, y = a
+    signed = dtype in SIGNED
+    const = lambda v: ir.Constant(x.type, v)  # noqa: E731
+    zero = b.icmp_signed("==", y, const(0))
+    odd = b.or_(zero, b.icmp_signed("==", y, const(-1))) if signed else zero
+    safe = b.select(odd, const(1), y)
+    q = b.sdiv(x, safe) if signed else b.udiv(x, safe)
+    r = b.sub(x, b.mul(q, safe))
+    if signed:
+        crossed = b.and_(
+            b.icmp_signed("!=", r, const(0)), b.icmp_signed("<", b.xor(r, safe), const(0))
+        )
+        q, r = b.select(crossed, b.sub(q, const(1)), q), b.select(crossed, b.add(r, safe), r)
+        q = b.select(odd, b.neg(x), q)
+    return b.select(zero, const(0), q) if name == "floordiv" else b.select(odd, const(0), r)
+
+
+def _atomic(op: str, dtype: str) -> Intrinsic:
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        pointer = element(builder, a[0], a[1], MEMORY[dtype])
+        return builder.atomic_rmw(op, pointer, a[2], "monotonic")
+
+    return Intrinsic(NUMBA[dtype], (types.voidptr, types.int64, NUMBA[dtype]), lower)
+
+
+# ---- by name -------------------------------------------------------------------------------------
+
+_PATTERNS: tuple[tuple[str, Callable[..., Intrinsic | None]], ...] = (
+    (rf"load_({DTYPE})(_unaligned|)", _load),
+    (rf"store_({DTYPE})(_unaligned|)", _store),
+    (rf"word_({DTYPE})", _word),
+    (r"word", lambda: _word("i64")),
+    (r"pointer", _pointer),
+    (r"offset", _offset),
+    (r"stack_(\d+)", _stack),
+    (rf"({DTYPE})_to_({DTYPE})", _cast),
+    (rf"bits_({DTYPE})_({DTYPE})", _bits),
+    (r"round_(f16|bf16)", _round),
+    (rf"select_({DTYPE})", _select),
+    (r"wrap", _wrap),
+    (rf"({DTYPE})", _literal),
+    (rf"atomic_(add)_({DTYPE})", _atomic),
+    (rf"(\w+?)_({DTYPE})", _scalar),
+)  # fmt: skip
+
+
+def resolve(name: str) -> Intrinsic | None:
+    """The intrinsic of that name, or None."""
+    for pattern, make in _PATTERNS:
+        found = re.fullmatch(pattern, name)
+        if found is not None:
+            return make(*found.groups())
+    return None
