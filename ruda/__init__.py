@@ -24,6 +24,7 @@ from ruda.dtypes import (
 from ruda.jit import jit
 from ruda.jit.debug import compare, debug
 from ruda.jit.language import (
+    VECTORS,
     activemask,
     all_sync,
     any_sync,
@@ -33,6 +34,7 @@ from ruda.jit.language import (
     blockIdx,
     brev,
     cbrt,
+    cg,
     clz,
     const,
     constexpr,
@@ -95,6 +97,7 @@ __all__ = [
     "bool_",
     "brev",
     "cbrt",
+    "cg",
     "clz",
     "compare",
     "complex64",
@@ -168,6 +171,8 @@ if not _TYPE_CHECKING:  # a type checker should take a wrong name for wrong
         """Names of numba-cuda that ruda has under another name, or refuses with a hint."""
         if name.startswith("_"):
             raise AttributeError(f"module 'ruda' has no attribute {name!r}")
+        if name in VECTORS:
+            return VECTORS[name]
         from ruda.porting import attribute
 
         return attribute(name)

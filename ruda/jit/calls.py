@@ -28,6 +28,7 @@ from ruda.errors import (
 )
 from ruda.jit import intrinsics, ir
 from ruda.jit.frontend import EXPR, FALSE, INDEX, ONE, TRUE, ZERO, NeedsBlock, Translator
+from ruda.jit.language import VectorType
 from ruda.jit.types import FixedArray, RecordType
 from ruda.jit.values import (
     ArrayRef,
@@ -145,6 +146,8 @@ def call_object(c: Call, target: Any) -> Value:
     found = builtin_handler(target)
     if found is not None:
         return found(c)
+    if isinstance(target, VectorType):
+        return make_vector(c, target, c.arguments)
     row = scalar_function(target, name)
     if row is not None:
         return scalar_call(c, row)
@@ -167,6 +170,38 @@ def call_object(c: Call, target: Any) -> Value:
             return PyObject(target(as_dtype(argument.value).numpy))
     refuse_call(c, target)
     raise AssertionError
+
+
+def make_vector(c: Call, kind: VectorType, parts: Sequence[Value]) -> TupleValue:
+    """A vector from numbers and shorter vectors; one number fills all parts."""
+    flat: list[Value] = []
+    for part in parts:
+        flat += part.items if isinstance(part, TupleValue) else (part,)
+    if len(flat) == 1:
+        flat = [c.t.keep(flat[0])] * kind.lanes
+    if len(flat) != kind.lanes:
+        raise KernelTypeError(f"`{kind.__name__}` has {kind.lanes} parts, got {len(flat)}", c.place)
+    items = tuple(c.t.cast(c.t.number(v, c.place), kind.dtype, c.place) for v in flat)
+    return TupleValue(items, kind.names, kind)
+
+
+def vector_access(c: Call, kind: VectorType, name: str) -> Value:
+    """`float32x4.load(a, i)` and `.store(a, i, v)`."""
+    array, index, *value = c.bind("array", "index", *(("value",) if name == "store" else ()))
+    if not isinstance(array, ArrayRef) or array.ndim != 1:
+        raise KernelTypeError(f"`{kind.__name__}.{name}` needs a one-dimensional array", c.place)
+    first = c.t.keep(c.t.as_index(c.t.number(index, c.place, "an index")))  # type: ignore[arg-type]
+    at = [
+        c.t.operation("add", (first, ir.Const(k, INDEX)), c.place)  # type: ignore[arg-type]
+        for k in range(kind.lanes)
+    ]
+    if name == "load":
+        return make_vector(c, kind, [c.t.load(array, (i,), c.place) for i in at])
+    if not isinstance(value[0], TupleValue):
+        raise KernelTypeError(f"expected {kind.__name__}, got {describe(value[0])}", c.place)
+    for i, part in zip(at, make_vector(c, kind, value[0].items).items, strict=True):
+        c.t.store(array, (i,), c.t.number(part, c.place), c.place)
+    return PyObject(None)
 
 
 def refuse_call(c: Call, target: Any) -> None:
@@ -296,6 +331,7 @@ def _int(c: Call) -> Value:
                 int(intrinsics.convert(x.value, dtypes.int64)), dtypes.weak_int, place=c.place
             )
         return ir.Const(int(x.value), dtypes.weak_int, place=c.place)
+    assert isinstance(x, EXPR)
     if x.dtype.is_integer:
         return x
     if x.dtype.weak and c.t.is_host(x):
@@ -397,6 +433,7 @@ def _round(c: Call) -> Value:
         up, down = ("mul", "truediv") if digits.value >= 0 else ("truediv", "mul")
         scaled = c.t.operation("rint", (c.t.operation(up, (x, scale), c.place),), c.place)
         return c.t.operation(down, (scaled, scale), c.place)
+    assert isinstance(x, EXPR)
     if x.dtype.is_integer:
         return x
     return c.t.cast(c.t.strong(c.t.operation("rint", (x,), c.place)), INDEX, c.place)
@@ -781,9 +818,15 @@ def _selp(c: Call) -> Value:
 
 @handler("uniform")
 def _uniform(c: Call) -> Value:
-    (value,) = c.bind("value")
-    assert value is not None
-    return value
+    (value,) = c.numbers("value")
+    value = c.t.strong(value)
+    return ir.Op("uniform", (value,), value.dtype, place=c.place)
+
+
+@handler("cg.this_grid", "cg.this_thread_block")
+def _group(c: Call) -> Value:
+    c.bind()
+    return Method(PyObject(c.name), "group")
 
 
 @handler("unroll")
@@ -865,6 +908,8 @@ def attribute(t: Translator, owner: Value, name: str, place: Place) -> Value:
                 return items[AXES[name]]
             if name in ("index", "count"):
                 return Method(owner, name)
+        case Method(name="group"):
+            return Method(owner, name)
     if isinstance(owner, EXPR):
         if name in ("real", "imag"):
             return scalar_operation(t, intrinsics.TABLE[name], [owner], place)
@@ -883,6 +928,8 @@ def object_attribute(t: Translator, value: Any, name: str, place: Place) -> Valu
         if name not in AXES:
             raise KernelTypeError(f"`{ruda_name}` has x, y and z, not `{name}`", place)
         return coordinate(t, ruda_name, AXES[name], place)
+    if isinstance(value, VectorType) and name in ("load", "store"):
+        return Method(PyObject(value), name)
     if isinstance(value, DType) and name == "type":
         return PyObject(value)
     missing = object()
@@ -1096,7 +1143,7 @@ def tuple_item(
             raise KernelValueError(
                 f"index {e.value} is out of range for a tuple of {len(owner.items)}", place
             )
-        return owner.items[e.value]
+        return owner.items[int(e.value)]
     if not owner.items or not all(isinstance(v, EXPR) for v in owner.items):
         raise KernelTypeError(
             "a tuple indexed at run time must hold numbers",
@@ -1377,7 +1424,19 @@ def any_tuple(source: Value) -> bool:
 # ---- methods, and operators on arrays ----
 
 
+GROUP_METHODS = {("this_grid", "sync"): "grid", ("this_thread_block", "sync"): "block"}
+
+
 def method(c: Call, m: Method) -> Value:
+    if isinstance(m.owner, Method) and m.owner.name == "group":
+        assert isinstance(m.owner.owner, PyObject)
+        scope = GROUP_METHODS.get((m.owner.owner.value, m.name))
+        if scope is not None:
+            c.bind()
+            c.t.emit(ir.Barrier(scope, place=c.place))
+            return PyObject(None)
+    if isinstance(m.owner, PyObject) and isinstance(m.owner.value, VectorType):
+        return vector_access(c, m.owner.value, m.name)
     if isinstance(m.owner, EXPR):
         match m.name:
             case "conj":
@@ -1410,6 +1469,8 @@ def binary(t: Translator, name: str, left: Value, right: Value, place: Place) ->
     """Operators on tuples and small arrays; None for plain numbers."""
     if isinstance(left, EXPR) and isinstance(right, EXPR):
         return None
+    if isinstance(vector_of(left) or vector_of(right), VectorType):
+        return vector_binary(t, name, left, right, place)
     if isinstance(left, TupleValue) and isinstance(right, TupleValue) and name == "add":
         return TupleValue(left.items + right.items)
     if isinstance(left, TupleValue) and isinstance(right, ir.Const) and name == "mul":
@@ -1422,6 +1483,28 @@ def binary(t: Translator, name: str, left: Value, right: Value, place: Place) ->
         if isinstance(left.value, str) and isinstance(right.value, str):
             return PyObject(left.value + right.value)
     return None
+
+
+def vector_of(value: Value) -> VectorType | None:
+    cls = value.cls if isinstance(value, TupleValue) else None
+    return cls if isinstance(cls, VectorType) else None
+
+
+def vector_binary(
+    t: Translator, name: str, left: Value, right: Value, place: Place
+) -> Value | None:
+    """Part by part; a number meets every part."""
+    kind = vector_of(left) or vector_of(right)
+    assert kind is not None
+
+    def parts(value: Value) -> list[ir.Expr]:
+        if isinstance(value, TupleValue) and len(value.items) == kind.lanes:
+            return [t.number(v, place) for v in value.items]
+        return [t.number(t.keep(value), place)] * kind.lanes
+
+    both = zip(parts(left), parts(right), strict=True)
+    items = tuple(t.coerce(t.operation(name, pair, place), kind.dtype) for pair in both)
+    return TupleValue(items, kind.names, kind)
 
 
 def unary(t: Translator, name: str, operand: Value, place: Place) -> Value | None:

@@ -331,6 +331,8 @@ TABLE: dict[str, Row] = {
         _row("real", "parts", 1, np.real, "n:real"),
         _row("imag", "parts", 1, np.imag, "n:imag"),
         _row("conj", "arith", 1, np.conjugate, "n:conj n:conjugate"),
+        # promises
+        _row("uniform", "same", 1, lambda x: x, "", "the same in all threads of the block"),
         # indices
         _row("wrap", "index", 2, _wrap_index, ""),
     )

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from ruda import dtypes
+from ruda.dtypes import DType
 from ruda.errors import RudaError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -275,6 +277,52 @@ const = Namespace(
     "const",
     "Constant memory.",
     array_like=_stub("const.array_like", "array_like(a): a captured NumPy array as a constant."),
+)
+
+
+class VectorType:
+    """A short vector such as `ruda.float32x4`, with the parts x, y, z and w.
+
+    In a kernel: `v = ruda.float32x4(1, 2, 3, 4)`, arithmetic part by part, `v.x`, `v[k]`;
+    `ruda.float32x4.load(a, i)` reads a[i] to a[i + 3], `ruda.float32x4.store(a, i, v)` writes them.
+    """
+
+    def __init__(self, name: str, dtype: DType, lanes: int) -> None:
+        self.__name__, self.dtype, self.lanes = name, dtype, lanes
+        self.names = ("x", "y", "z", "w")[:lanes]
+
+    def __call__(self, *parts: Any) -> Any:
+        _outside(self.__name__)
+
+    def load(self, array: Any, index: int) -> Any:
+        """The parts from consecutive elements of a one-dimensional array."""
+        _outside(f"{self.__name__}.load")
+
+    def store(self, array: Any, index: int, value: Any) -> None:
+        """Write the parts to consecutive elements of a one-dimensional array."""
+        _outside(f"{self.__name__}.store")
+
+    def __repr__(self) -> str:
+        return f"ruda.{self.__name__}"
+
+
+_C_NAMES = {
+    "char": dtypes.int8, "uchar": dtypes.uint8, "short": dtypes.int16, "ushort": dtypes.uint16,
+    "int": dtypes.int32, "uint": dtypes.uint32, "long": dtypes.int64, "ulong": dtypes.uint64,
+    "longlong": dtypes.int64, "ulonglong": dtypes.uint64, "float": dtypes.float32,
+    "double": dtypes.float64,
+}  # fmt: skip
+VECTORS = {
+    f"{d}x{n}": VectorType(f"{d}x{n}", d, n) for d in {*_C_NAMES.values()} for n in (1, 2, 3, 4)
+}
+VECTORS |= {f"{c}{n}": VECTORS[f"{d}x{n}"] for c, d in _C_NAMES.items() for n in (1, 2, 3, 4)}
+VECTORS = dict(sorted(VECTORS.items()))
+
+cg = Namespace(
+    "cg",
+    "Cooperative groups.",
+    this_grid=_stub("cg.this_grid", "this_grid().sync() waits for all threads of the grid."),
+    this_thread_block=_stub("cg.this_thread_block", "this_thread_block().sync() is syncthreads()."),
 )
 
 ATOMICS = {

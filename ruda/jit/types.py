@@ -138,7 +138,7 @@ def parse_type(spec: Any) -> Type:
     if spec in (int, float, bool, complex):
         return _python_scalar(spec.__name__)
     if spec is None or type(spec).__name__ == "NoneType":
-        return Static(None)
+        return Static.of(None)
     kind = type(spec).__module__
     if kind.startswith("numba."):
         return _from_numba(spec)
@@ -156,7 +156,7 @@ def _parse_text(text: str) -> Type:
     if text in ("int", "float", "complex", "bool"):
         return _python_scalar(text)
     if text in ("none", "None"):
-        return Static(None)
+        return Static.of(None)
     found = _ARRAY.match(text)
     if found:
         axes = [a.strip() for a in found[2].split(",")]

@@ -82,9 +82,11 @@ class RecordRef:
 
 @dataclass(frozen=True, slots=True)
 class TupleValue:
+    """A tuple, a NamedTuple (`cls` is its class) or a short vector (`cls` is its VectorType)."""
+
     items: tuple[Value, ...]
     names: tuple[str, ...] = ()
-    cls: type | None = None
+    cls: Any = None
 
 
 @dataclass(frozen=True, slots=True)
