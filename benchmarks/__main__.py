@@ -65,7 +65,9 @@ def main() -> None:
             environment.pop(name, None)
         cpu = max(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cpu})
-        sys.exit(subprocess.call([sys.executable, "-m", "benchmarks", *sys.argv[1:]], env=environment))
+        sys.exit(
+            subprocess.call([sys.executable, "-m", "benchmarks", *sys.argv[1:]], env=environment)
+        )
     from benchmarks import cpu, timing
 
     wanted = sys.argv[1:]
@@ -92,7 +94,9 @@ def main() -> None:
         RESULTS.mkdir(exist_ok=True)
         path = RESULTS / f"cpu-{record['date']}.json"
         path.write_text(json.dumps(record, indent=1) + "\n")
-        print(f"wrote {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name}")
+        print(
+            f"wrote {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name}"
+        )
 
 
 if __name__ == "__main__":

@@ -109,9 +109,9 @@ def numba_prange(source: str, **names: Any) -> Callable[..., Any]:
 
     scope = dict(numba=numba, np=np, prange=numba.prange, **names)
     exec(source, scope)
-    return numba.njit(parallel=True, nogil=True, error_model="numpy", fastmath=names.get("fast", False))(
-        scope["loop"]
-    )
+    return numba.njit(
+        parallel=True, nogil=True, error_model="numpy", fastmath=names.get("fast", False)
+    )(scope["loop"])
 
 
 def rows() -> Iterator[Row]:

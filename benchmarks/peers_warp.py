@@ -48,7 +48,5 @@ def stencil(image: Any) -> Callable[[], Any]:
 
 
 def histogram(values: Any, bins: int) -> Callable[[], Any]:
-    arrays = [
-        wp.array(v, dtype=wp.int32, device="cpu") for v in (values, np.zeros(bins, np.int32))
-    ]
+    arrays = [wp.array(v, dtype=wp.int32, device="cpu") for v in (values, np.zeros(bins, np.int32))]
     return _launcher(histogram_kernel, values.size, arrays)

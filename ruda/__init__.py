@@ -165,14 +165,15 @@ __all__ = [
     "warpsize",
 ]
 
+globals().update(VECTORS)  # float32x4 and kin
+__all__ += VECTORS
+
 if not _TYPE_CHECKING:  # a type checker should take a wrong name for wrong
 
     def __getattr__(name: str) -> object:
         """Names of numba-cuda that ruda has under another name, or refuses with a hint."""
         if name.startswith("_"):
             raise AttributeError(f"module 'ruda' has no attribute {name!r}")
-        if name in VECTORS:
-            return VECTORS[name]
         from ruda.porting import attribute
 
         return attribute(name)

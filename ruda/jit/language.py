@@ -306,17 +306,12 @@ class VectorType:
         return f"ruda.{self.__name__}"
 
 
-_C_NAMES = {
-    "char": dtypes.int8, "uchar": dtypes.uint8, "short": dtypes.int16, "ushort": dtypes.uint16,
-    "int": dtypes.int32, "uint": dtypes.uint32, "long": dtypes.int64, "ulong": dtypes.uint64,
-    "longlong": dtypes.int64, "ulonglong": dtypes.uint64, "float": dtypes.float32,
-    "double": dtypes.float64,
-}  # fmt: skip
 VECTORS = {
-    f"{d}x{n}": VectorType(f"{d}x{n}", d, n) for d in {*_C_NAMES.values()} for n in (1, 2, 3, 4)
+    f"{d}x{n}": VectorType(f"{d}x{n}", d, n)
+    for d in dtypes.ALL
+    if d.name not in ("bool", "float16", "bfloat16") and d.kind != "complex"
+    for n in (1, 2, 3, 4)
 }
-VECTORS |= {f"{c}{n}": VECTORS[f"{d}x{n}"] for c, d in _C_NAMES.items() for n in (1, 2, 3, 4)}
-VECTORS = dict(sorted(VECTORS.items()))
 
 cg = Namespace(
     "cg",
