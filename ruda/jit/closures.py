@@ -309,9 +309,10 @@ class Compiler:
 
         def divide(x: Any, y: Any, frame: Frame) -> Any:
             if not y:
+                message = f"integer division by zero: {x} {_SIGNS[e.name]} 0"
                 if strict:
-                    fail(IntegerDivisionError, f"{x} {_SIGNS[e.name]} 0", place, frame[THREAD])
-                _note(frame, "division", place, f"{x} {_SIGNS[e.name]} 0 gives 0")
+                    fail(IntegerDivisionError, f"{message} (defined as 0)", place, frame[THREAD])
+                _note(frame, "division", place, message)
             return function(x, y)
 
         return divide
@@ -774,9 +775,9 @@ def format_value(value: Any, spec: str = "") -> str:
     >>> format_value(np.float32(0.1)), format_value(np.float32(0.1), ".3f")
     ('0.1', '0.100')
     """
-    if not spec:
-        return str(value)
-    return format(value.item() if hasattr(value, "item") else float(value), spec)
+    if value.dtype.name == "bfloat16":  # prints 1.0 as 1
+        value = np.float32(value)
+    return format(value.item(), spec) if spec else str(value)
 
 
 def stop_in_debugger(name: str, place: Place, values: dict[str, Any]) -> None:

@@ -152,7 +152,7 @@ def _gamma_pole(x: float) -> float | None:
 
 
 def _lgamma_pole(x: float) -> float | None:
-    return math.inf if x <= 0 and x == math.floor(x) else None
+    return math.inf if x == -math.inf or (x <= 0 and x == math.floor(x)) else None
 
 
 def _rsqrt(x: Any) -> Any:
@@ -338,6 +338,8 @@ TABLE: dict[str, Row] = {
     )
 }  # fmt: skip
 
+NOT_COMPLEX = {"floordiv", "mod", "signbit"}  # their rules admit complex, their meanings do not
+
 BY_NAME: dict[str, Row] = {name: row for row in TABLE.values() for name in row.names}
 
 
@@ -401,6 +403,8 @@ def operand_dtype(row: Row, types: tuple[DType, ...]) -> DType | None:
     """
     common = functools.reduce(dtypes.promote, types)
     rule = row.rule
+    if common.kind == "complex" and row.name in NOT_COMPLEX:
+        return None
     if rule in ("arith", "bits") and common.kind in ("bool", "int", "uint") and common.bits < 32:
         if rule == "bits" and common.kind == "bool":
             return None if row.name in ("shl", "shr") else common

@@ -303,6 +303,15 @@ def _meet_warps(waiting: list[Thread]) -> bool:
 
 def _meet_warp(threads: list[Thread], lanes: dict[int, Thread]) -> bool:
     met = False
+    for thread in threads:
+        site, mask, lane = _request(thread).site, _request(thread).mask, thread.linear % WARP
+        if mask is not None and not mask >> lane & 1:
+            fail(
+                BarrierError,
+                f"lane {lane} calls {_name(site)} with a mask that does not name it: {mask:#010x}",
+                site.place,
+                thread,
+            )
     for first in threads:
         request = first.request
         if request is None or request.mask is None:
@@ -314,26 +323,19 @@ def _meet_warp(threads: list[Thread], lanes: dict[int, Thread]) -> bool:
     if met:
         return True
     # Nothing else goes on in this warp: the lanes at one activemask are as many as will come.
-    sites = {id(_request(t).site): t for t in reversed(threads) if _request(t).mask is None}
-    for first in sites.values():
-        site = _request(first).site
-        group = {t.linear % WARP: t for t in threads if _request(t).site is site}
-        _exchange(site, group, lanes)
-    return bool(sites)
+    groups: dict[int, dict[int, Thread]] = {}
+    for thread in threads:
+        if _request(thread).mask is None:
+            groups.setdefault(id(_request(thread).site), {})[thread.linear % WARP] = thread
+    for together in groups.values():
+        _exchange(_request(next(iter(together.values()))).site, together, lanes)
+    return bool(groups)
 
 
 def _group(first: Thread, request: Request, lanes: dict[int, Thread]) -> dict[int, Thread] | None:
     """The live lanes that a mask names, if all of them wait at the same operation."""
     mask = request.mask
     assert mask is not None
-    if not mask >> (first.linear % WARP) & 1:
-        fail(
-            BarrierError,
-            f"lane {first.linear % WARP} calls {_name(request.site)} with the mask {mask:#010x}, "
-            f"which does not name it",
-            request.site.place,
-            first,
-        )
     group = {}
     for lane, thread in lanes.items():
         if not mask >> lane & 1 or thread.code is None:

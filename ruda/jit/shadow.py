@@ -97,7 +97,10 @@ class View:
 
     def offset(self, indices: tuple[int, ...]) -> int:
         """The address of an element."""
-        return self.address + sum(i * s for i, s in zip(indices, self.steps, strict=True))
+        address = self.address
+        for i, step in zip(indices, self.steps, strict=True):
+            address += i * step
+        return address
 
 
 def field_view(data: np.ndarray[Any, Any], field: Field) -> np.ndarray[Any, Any]:
@@ -271,11 +274,12 @@ def race(view: View, indices: tuple[int, ...], record: Record, other: Record) ->
         who = f"thread {before.index} of block {before.block.index}"
         why = "and blocks run in any order"
     atomic = " atomically" if earlier.verb == "updates" else ""
+    alias = "" if earlier.array == access.array else f" (as `{earlier.array.name}`)"
     fail(
         DataRaceError,
         f"data race on {access.element(indices)}, shape {view.shape}: this thread "
-        f"{access.verb} it, {who} {earlier.verb} it{atomic} in line {earlier.place.line} "
-        f"(as `{earlier.array.name}`), {why}",
+        f"{access.verb} it, {who} {earlier.verb} it{atomic} in line {earlier.place.line}{alias}, "
+        f"{why}",
         access.place,
         thread,
     )

@@ -77,7 +77,6 @@ WARPS: dict[str, tuple[tuple[DType | None, ...], DType | None]] = {
     "match_all": ((None,), dtypes.uint32),
     "activemask": ((), dtypes.uint32),
 }
-_NOT_COMPLEX = {"floordiv", "mod"}  # their rules admit complex, their meanings have none
 _PYTHON_TYPES = {"bool": bool, "int": int, "uint": int, "float": float, "complex": complex}
 
 
@@ -440,8 +439,6 @@ class _Verifier:
             suits = operand is dtypes.index
         elif row.rule == "parts":
             suits = operand.kind == "complex"
-        elif operand.kind == "complex" and e.name in _NOT_COMPLEX:
-            suits = False
         else:
             suits = intrinsics.operand_dtype(row, tuple(found)) is operand
         self.require(suits, f"{e.name} is not made at {operand}")

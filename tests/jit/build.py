@@ -6,7 +6,9 @@ statement an error should name.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+from functools import partial
 from typing import Any
 
 from ruda import dtypes
@@ -78,7 +80,8 @@ def function(
     def number(statements: ir.Body) -> ir.Body:
         out = []
         for s in statements:
-            s = _replace(s, place=place(next(lines)))
+            where = place(next(lines))
+            s = _replace(ir.map_children(s, partial(_placed, where=where)), place=where)
             inner = {n: number(getattr(s, n)) for n in ir._BODIES.get(type(s), ())}
             out.append(_replace(s, **inner))
         return tuple(out)
@@ -86,7 +89,10 @@ def function(
     return ir.Function(name, tuple(parameters), number(body), arrays=tuple(arrays), **more)
 
 
-def _replace(statement: Any, **changes: Any) -> Any:
-    import dataclasses
+def _placed(e: ir.Expr, where: Place) -> ir.Expr:
+    """An expression that stands where its statement does."""
+    return ir.rewrite(e, lambda x: _replace(x, place=where))
 
+
+def _replace(statement: Any, **changes: Any) -> Any:
     return dataclasses.replace(statement, **changes)
