@@ -290,6 +290,24 @@ def test_launches_with_pauses_wake_the_sleepers(count):
     assert (out == 300).all()
 
 
+def test_sleeping_caller_is_told_when_the_last_helper_leaves():
+    """Else it would find out at the end of its slice, after 20 ms."""
+    meeting = threading.Barrier(2, timeout=20)
+    caller = threading.get_ident()
+
+    def work(lo, hi):
+        meeting.wait()
+        if threading.get_ident() != caller:
+            time.sleep(2e-3)
+
+    call, times = body(work), []
+    for _ in range(21):
+        start = time.perf_counter()
+        cpu_pool.run(address(call), 0, 2, 1, 2)
+        times.append(time.perf_counter() - start)
+    assert sorted(times)[10] < 0.012
+
+
 def test_launch_inside_a_body(count):
     """On a worker it runs there and then; on the caller it is a launch like any other."""
     outputs = np.zeros((8, 100), np.int64)
