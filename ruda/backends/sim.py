@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,10 +25,9 @@ _WARNED_UNDER_CHECK = {"wrap", "shift", "convert"}
 
 @dataclass(eq=False)
 class Module:
-    """A kernel on `sim`. `last` is its latest launch: notes, and who wrote which element."""
+    """A kernel on `sim`, and the places that it has warned about."""
 
     interpreter: Interpreter
-    last: Run | None = None
     warned: set[tuple[str, Place]] = field(default_factory=set)
 
 
@@ -38,7 +38,8 @@ class Sim:
 
     def __init__(self, order: str = "ascending", seed: int = 0) -> None:
         self.order, self.seed = order, seed
-        self.last: Run | None = None  # the latest launch of any kernel, for `ruda.compare`
+        # Set to a list, it receives the launches of this context: notes, who wrote which element.
+        self.watch: ContextVar[list[Run] | None] = ContextVar("ruda_sim_watch", default=None)
 
     def devices(self) -> Sequence[DeviceInfo]:
         return [DeviceInfo("sim", "checked interpreter, thread by thread", "interpreter")]
@@ -69,7 +70,9 @@ class Sim:
 
         def run(*arguments: Any) -> None:
             found = interpreter.run(launch.grid, launch.block, arguments, launch.shared_bytes)
-            module.last = self.last = found
+            watched = self.watch.get()
+            if watched is not None:
+                watched.append(found)
             _warn(module, found, function.check)
 
         # Every launch takes the general path, so that what arrives here fits: no fallback needed.

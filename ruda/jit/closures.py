@@ -224,7 +224,7 @@ class Compiler:
             self.views[array, field] = self._slot()
         return self.views[array, field]
 
-    # ---- expressions ---------------------------------------------------------------------------
+    # ---- expressions ----
 
     def expression(self, e: Expr) -> Value:
         match e:
@@ -363,7 +363,7 @@ class Compiler:
 
         return wrap
 
-    # ---- memory --------------------------------------------------------------------------------
+    # ---- memory ----
 
     def element(
         self, array: Array, indices: tuple[Expr, ...], access: Access
@@ -421,7 +421,7 @@ class Compiler:
 
         return load
 
-    # ---- statements ----------------------------------------------------------------------------
+    # ---- statements ----
 
     def body(self, body: Body) -> tuple[Step, bool]:
         """A body as one closure, and whether it is a generator."""

@@ -93,7 +93,8 @@ def compare(
     """Run a kernel on copies of its arguments on each device; tell where they first differ.
 
     The first device is the reference. Floats may be `ulps` units in the last place apart; NaN
-    equals NaN. What `sim` finds wrong is raised as usual.
+    equals NaN. What `sim` finds wrong is raised as usual. Other devices may contract a product and
+    a sum to one rounding; `with ruda.config(deterministic=True)` forbids it.
 
     >>> import numpy as np, ruda
     >>> @ruda.jit
@@ -108,12 +109,18 @@ def compare(
         raise ValueError(f"compare needs two devices or more, not {list(devices)}")
     results = []
     writers = None
+    watch = backends.get("sim").watch  # type: ignore[attr-defined]
     for device in devices:
         copies = copy_arguments(args)
-        with config(device=device):
-            kernel[grid, block, None, shared_bytes](*copies)
-        if device == "sim" and writers is None:
-            writers = backends.get("sim").last, copies  # type: ignore[attr-defined]
+        runs: list[Any] = []
+        token = watch.set(runs)
+        try:
+            with config(device=device):
+                kernel[grid, block, None, shared_bytes](*copies)
+        finally:
+            watch.reset(token)
+        if runs and writers is None:
+            writers = runs[-1], copies
         results.append(copies)
     names = list(inspect.signature(kernel.py_func).parameters)
     differences = []
@@ -222,7 +229,7 @@ def _first_difference(
 
 def _writer(writers: Any, names: Sequence[str], label: str, index: tuple[int, ...]) -> str:
     """The thread that wrote an element last on `sim`, if it knows."""
-    if writers is None or writers[0] is None or writers[0].memory is None:
+    if writers is None or writers[0].memory is None:
         return ""
     run, arguments = writers
     found = dict(p for n, a in zip(names, arguments, strict=True) for p in _arrays(n, a))

@@ -214,6 +214,7 @@ class Interpreter:
         """A block whose threads are generators at their beginnings, in linear order."""
         block = Block(index, run)
         for thread, each in self._frames(block, frame, *more):
+            thread.loops = []
             thread.code = self.body(each)
             block.threads.append(thread)
         block.threads.sort(key=lambda t: t.linear)

@@ -67,7 +67,8 @@ class Thread:
         self.released: dict[Any, int] | None = None
         self.changes = 0  # writes so far
         self.steps = 0  # loop iterations so far
-        self.loops: list[int] = []  # iteration of each enclosing loop that has a barrier inside
+        # Iteration of each enclosing loop that has a barrier inside; a list where there are any.
+        self.loops: Any = ()
         self.code: Generator[Request, Any, Any] | None = None
         self.request: Request | None = None
         self.answer: Any = None

@@ -47,8 +47,9 @@ class Cell:
 
     def __init__(self) -> None:
         self.write: Record | None = None
-        self.reads: dict[Thread, Record] = {}
-        self.atomics: dict[Thread, Record] = {}
+        # None instead of empty: a launch may have a million cells.
+        self.reads: dict[Thread, Record] | None = None
+        self.atomics: dict[Thread, Record] | None = None
         self.released: dict[Any, int] | None = None  # what fenced atomics here have published
         self.writer: Thread | None = None  # the last one, for `compare`
 
@@ -75,9 +76,7 @@ class Memory:
     def barrier(self) -> None:
         """Everything so far is known to every thread that can come here."""
         for cell in (self.cells or {}).values():
-            cell.write = None
-            cell.reads.clear()
-            cell.atomics.clear()
+            cell.write = cell.reads = cell.atomics = None
 
 
 class View:
@@ -182,6 +181,8 @@ def check_read(view: View, indices: tuple[int, ...], thread: Thread, access: Acc
             race(view, indices, record, write)
         if cell.atomics:
             _check_all(view, indices, record, cell.atomics)
+        if cell.reads is None:
+            cell.reads = {}
         cell.reads[thread] = record
 
 
@@ -212,10 +213,10 @@ def check_write(
             race(view, indices, record, write)
         if cell.reads:
             _check_all(view, indices, record, cell.reads)
-            cell.reads.clear()
+            cell.reads = None
         if cell.atomics:
             _check_all(view, indices, record, cell.atomics)
-            cell.atomics.clear()
+            cell.atomics = None
         cell.write = record
         cell.writer = thread
 
@@ -251,6 +252,8 @@ def check_atomic(view: View, indices: tuple[int, ...], thread: Thread, access: A
             _check_all(view, indices, record, cell.reads)
         if thread.released is not None:
             cell.released = join(cell.released, thread.released)
+        if cell.atomics is None:
+            cell.atomics = {}
         cell.atomics[thread] = record
         cell.writer = thread
 

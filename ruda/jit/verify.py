@@ -122,7 +122,7 @@ class _Verifier:
         other = self.names.setdefault(thing.name, thing)
         self.require(other == thing, f"the name {thing.name!r} stands for {other} and for {thing}")
 
-    # ---- the function ----------------------------------------------------------------------------
+    # ---- the function ----
 
     def run(self) -> None:
         f = self.function
@@ -220,7 +220,7 @@ class _Verifier:
         parameters = {v for v in self.readable if v.dtype is dtypes.index or not v.dtype.weak}
         self.readable = parameters | set(others)  # a loop adds its variable for its body
 
-    # ---- statements ------------------------------------------------------------------------------
+    # ---- statements ----
 
     def body(self, body: Body) -> None:
         self.require(isinstance(body, tuple), f"a body is a tuple, not {type(body).__name__}")
@@ -344,7 +344,7 @@ class _Verifier:
             else:
                 self.require(isinstance(part, str), f"a part to print is {type(part).__name__}")
 
-    # ---- expressions -----------------------------------------------------------------------------
+    # ---- expressions ----
 
     def typed(self, e: Expr, dtype: DType) -> None:
         self.same(self.expression(e), dtype, _show(e))

@@ -8,7 +8,6 @@ import warnings
 import numpy as np
 import pytest
 
-from ruda import dtypes
 from ruda.errors import (
     BarrierError,
     DataRaceError,
@@ -63,7 +62,7 @@ def found(error, kernel, grid, block, *arguments, **options):
     return str(caught.value)
 
 
-# ---- bounds ----------------------------------------------------------------------------------
+# ---- bounds ----
 
 
 @pytest.mark.parametrize("write", [True, False])
@@ -102,7 +101,7 @@ def test_without_the_check_an_access_outside_does_nothing():
     assert x.tolist() == [3, 1] and flags.tolist() == [0, 1]
 
 
-# ---- notes -----------------------------------------------------------------------------------
+# ---- notes ----
 
 
 def notes(kernel, *arguments, **options):
@@ -162,7 +161,7 @@ def test_division_by_zero_is_an_error_under_check(name, sign):
     assert run(kernel, 1, 1, flags[2:]).notes and flags[2] == 0
 
 
-# ---- undefined -------------------------------------------------------------------------------
+# ---- undefined ----
 
 
 def test_an_undefined_variable():
@@ -262,7 +261,7 @@ def test_without_the_check_undefined_floats_are_nan():
     assert np.isnan(x[0])
 
 
-# ---- races -----------------------------------------------------------------------------------
+# ---- races ----
 
 NEIGHBOUR = op("mod", op("add", thread(), 1), 4)
 
@@ -454,7 +453,7 @@ def test_lanes_of_two_warps_are_not_ordered_by_warp_barriers():
     assert "`tile[32]`" in found(DataRaceError, kernel, 1, 64, zeros(64))
 
 
-# ---- barriers --------------------------------------------------------------------------------
+# ---- barriers ----
 
 
 def test_two_arms_with_a_barrier_each_diverge():
@@ -605,7 +604,7 @@ def test_long_loops_end():
     assert flags[0] == 4500
 
 
-# ---- assert and options ----------------------------------------------------------------------
+# ---- assert and options ----
 
 
 def test_an_assertion_tells_its_message_and_thread():
@@ -632,4 +631,3 @@ def test_a_run_is_silent_about_numpy():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run(kernel, 1, 1, np.full(1, 1e30, np.float32), np.full(1, 2**30, np.int32))
-    assert dtypes.float32 is f32

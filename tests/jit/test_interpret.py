@@ -59,7 +59,7 @@ def same_bits(a, b):
     )
 
 
-# ---- operations ------------------------------------------------------------------------------
+# ---- operations ----
 
 
 def extremes(dtype):
@@ -232,7 +232,7 @@ def test_bitcast_keeps_bits_and_select_chooses():
     np.testing.assert_array_equal(counts, [0x3FC00000, -1, x.view(np.int32)[2]])
 
 
-# ---- arguments and prologue ------------------------------------------------------------------
+# ---- arguments and prologue ----
 
 
 def test_prologue_computes_in_double():
@@ -311,7 +311,7 @@ def test_a_read_only_array_is_not_written():
         run(function((X,), store(X, 0, 1.0)), 1, 1, x)
 
 
-# ---- memory ----------------------------------------------------------------------------------
+# ---- memory ----
 
 
 def copy_kernel(dtype, ndim, layout):
@@ -450,7 +450,7 @@ def test_constant_and_local_arrays():
     np.testing.assert_array_equal(out, [2, 3])
 
 
-# ---- control flow ----------------------------------------------------------------------------
+# ---- control flow ----
 
 
 @pytest.mark.parametrize("bounds", [(0, 5, 1), (5, 0, -2), (0, 5, 0), (3, 3, 1), (-4, 2, 3)])
@@ -512,7 +512,7 @@ def test_break_continue_and_return_leave_the_innermost_loop():
     np.testing.assert_array_equal(counts, [12, 0, 12, 2, 0, 0, 0, 0, 0, 0])
 
 
-# ---- launches --------------------------------------------------------------------------------
+# ---- launches ----
 
 
 def test_saxpy():
@@ -579,7 +579,7 @@ def test_what_sim_has_not_is_refused():
         run(kernel, 1, 1, np.zeros(1, np.float32))
 
 
-# ---- barriers --------------------------------------------------------------------------------
+# ---- barriers ----
 
 
 @pytest.mark.parametrize("order", ["ascending", "random"])
@@ -697,7 +697,7 @@ def test_a_barrier_of_the_grid():
     assert out.tolist() == [78.0] * 12 and x.tolist() == [78.0] * 12
 
 
-# ---- atomics ---------------------------------------------------------------------------------
+# ---- atomics ----
 
 
 def whole(dtype, value):
@@ -768,7 +768,7 @@ def test_atomics_count_every_thread():
     assert counts.tolist() == [34, 33, 33]
 
 
-# ---- warps -----------------------------------------------------------------------------------
+# ---- warps ----
 
 FULL = const(0xFFFFFFFF, u32)
 
@@ -907,7 +907,7 @@ def test_a_warp_barrier_orders_shared_memory():
     np.testing.assert_array_equal(out, x.reshape(32, 2)[:, ::-1].ravel())
 
 
-# ---- output ----------------------------------------------------------------------------------
+# ---- output ----
 
 
 def test_print_writes_in_the_order_of_threads(capsys):
