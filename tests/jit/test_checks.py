@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import warnings
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from ruda.errors import (
     BarrierError,
@@ -631,3 +634,55 @@ def test_a_run_is_silent_about_numpy():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run(kernel, 1, 1, np.full(1, 1e30, np.float32), np.full(1, 2**30, np.int32))
+
+
+# ---- races, against their definition ----
+
+THREADS, BLOCKS, PHASES, CELLS = 3, 2, 3, 4
+# Few accesses, so that about half of the programs have no race: (phase, thread, kind, cell).
+ACCESS = st.tuples(
+    st.integers(0, PHASES - 1),
+    st.integers(0, THREADS * BLOCKS - 1),
+    st.sampled_from(["read", "write", "atomic"]),
+    st.integers(0, CELLS - 1),
+)
+
+
+def races(program):
+    """By definition: unordered accesses of one cell, one of them a write, not both atomic."""
+    for (p, a, kind, cell), (q, b, other, same) in itertools.combinations(program, 2):
+        ordered = a == b or (a // THREADS == b // THREADS and p != q)
+        if cell == same and not ordered and {kind, other} not in ({"read"}, {"atomic"}):
+            return True
+    return False
+
+
+def program_kernel(program):
+    """Every write stores another value, so that none is let pass for its equal bits."""
+    body: list[ir.Statement] = []
+    for phase in range(PHASES):
+        for k, (when, number, kind, cell) in enumerate(program, 1):
+            if when == phase:
+                access = {
+                    "read": assign(N, load(FLAGS, cell)),
+                    "write": store(FLAGS, cell, k),
+                    "atomic": add(i=cell),
+                }[kind]
+                body.append(ir.If(op("eq", grid(), number), (access,)))
+        body.append(ir.Barrier())
+    return function((FLAGS,), *body)
+
+
+@hypothesis.given(
+    st.lists(ACCESS, max_size=7), st.sampled_from(["ascending", "random"]), st.integers(0, 99)
+)
+@hypothesis.settings(max_examples=300)
+def test_a_race_is_found_exactly_where_there_is_one(program, order, seed):
+    kernel = program_kernel(program)
+    memory = np.full(CELLS, -1000, np.int32)
+    try:
+        run(kernel, BLOCKS, THREADS, memory, order=order, seed=seed)
+        found = False
+    except DataRaceError:
+        found = True
+    assert found == races(program)
