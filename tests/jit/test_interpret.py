@@ -805,7 +805,7 @@ def shuffle_model(name, values, lanes, width):
 @pytest.mark.parametrize("name", ["shfl", "shfl_up", "shfl_down", "shfl_xor"])
 def test_shuffles_stay_in_their_segments(name, width, threads, rng):
     values = rng.integers(-1000, 1000, threads).astype(np.int32)
-    for lanes in (rng.integers(0, 40, threads), np.full(threads, 1), np.full(threads, 16)):
+    for lanes in (rng.integers(-40, 40, threads), np.full(threads, 1), np.full(threads, 16)):
         lanes = lanes.astype(np.int32)
         out = np.zeros(threads, np.int32)
         run(shuffle_kernel(name), 1, threads, values, lanes, np.int32(width), out)
