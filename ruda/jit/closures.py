@@ -700,6 +700,8 @@ class Compiler:
 
     def breakpoint(self, place: Place) -> Step:
         name, slots = self.function.name, self.variables
+        for p in self.function.parameters:  # all are shown, used or not
+            _ = self.view(p) if isinstance(p, Array) else self.variable(p)
 
         def stop(frame: Frame) -> None:
             thread: Thread = frame[THREAD]

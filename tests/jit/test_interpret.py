@@ -953,4 +953,4 @@ def test_breakpoint_shows_the_variables_of_the_thread(monkeypatch):
     ((name, line, values),) = seen
     assert (name, line) == ("kernel", 3)
     assert values["n"] == 3 and values["threadIdx"] == (1, 0, 0)
-    assert "x" not in values or values["x"] is not None
+    assert values["x"].tolist() == [0, 1]
