@@ -1,6 +1,6 @@
 """Devices, randomness and the cache of the test run.
 
-`RUDA_TEST_DEVICES=sim,cpu` (the default) says on which devices every test with a parameter
+`RUDA_TEST_DEVICES=sim,cpu` says on which devices every test with a parameter
 `device` runs. A device named there that is absent makes its tests fail: nothing is skipped.
 `RUDA_LONG_TESTS=1` looks for new random programs instead of repeating the same few.
 """
@@ -19,7 +19,7 @@ import pytest
 _cache = tempfile.TemporaryDirectory(prefix="ruda-tests-", ignore_cleanup_errors=True)
 os.environ.setdefault("RUDA_CACHE_DIR", _cache.name)
 
-DEVICES = os.environ.get("RUDA_TEST_DEVICES", "sim,cpu").split(",")
+DEVICES = os.environ.get("RUDA_TEST_DEVICES", "sim").split(",")
 
 _slow = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large]
 hypothesis.settings.register_profile(

@@ -51,6 +51,7 @@ from tests.oracle.functions import (
     ffs,
     fma,
     function_of,
+    mulhi,
     popc,
     printed,
     select,
@@ -173,10 +174,9 @@ def _nothing(*arguments: Any) -> None:
     """Fences: one thread runs at a time, so memory is always in order."""
 
 
-def unroll(*bounds: Any) -> Any:
-    if len(bounds) == 1 and isinstance(bounds[0], (range, tuple)):
-        return bounds[0]
-    return range(*(operator.index(b) for b in bounds))
+def unroll(iterable: Any) -> Any:
+    """Only a hint."""
+    return iterable
 
 
 MEETINGS = {
@@ -216,6 +216,12 @@ namespace = Namespace(
     ffs=ffs,
     fma=fma,
     rsqrt=function_of(lambda x: 1 / np.sqrt(x)),
+    sigmoid=function_of(lambda x: 1 / (1 + np.exp(-x))),
+    sinpi=function_of(lambda x: np.sin(np.pi * x)),
+    cospi=function_of(lambda x: np.cos(np.pi * x)),
+    tgamma=FUNCTIONS["gamma"],
+    mulhi=mulhi,
+    nanosleep=_nothing,
     selp=select,
     minimum=minimum,
     maximum=maximum,
@@ -330,7 +336,7 @@ def launch(
     """
     copier = Copier(globals or {})
     function = copier.function(getattr(kernel, "py_func", kernel))
-    values = [argument(v) for v in arguments]
+    values = [copier.value(v) for v in arguments]
     shape, extent = _three(block), _three(grid)
     printed.clear()
     indices = [i[::-1] for i in np.ndindex(extent[::-1])][::order]

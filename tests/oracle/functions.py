@@ -62,6 +62,16 @@ def to_float(value: Any = 0.0) -> Any:
     return typed(value, FLOAT32) if isinstance(value, Number) else builtins.float(value)
 
 
+def to_complex(real: Any = 0.0, imag: Any = 0.0) -> Any:
+    real, imag = lift(real), lift(imag)
+    if not isinstance(real, Number) and not isinstance(imag, Number):
+        return builtins.complex(real, imag)
+    dtype = meet(real, imag)
+    wide = np.dtype(np.complex128 if dtype == FLOAT64 else np.complex64)
+    part = np.dtype(np.float64 if dtype == FLOAT64 else np.float32)
+    return Number(wide.type(builtins.complex(convert(real, part), convert(imag, part))), wide)
+
+
 def power(a: Any, b: Any) -> Any:
     return operator.pow(lift(a), lift(b))
 
@@ -78,6 +88,7 @@ BUILTINS: dict[str, Any] = {
     "max": maximum,
     "int": to_int,
     "float": to_float,
+    "complex": to_complex,
     "pow": power,
     "print": kernel_print,
 }
@@ -114,8 +125,10 @@ def _from_math(name: str) -> Callable[..., Any]:
             return getattr(math, name)(*(builtins.float(a) for a in arguments))
         except OverflowError:
             return math.inf
-        except ValueError:
-            return math.nan
+        except ValueError:  # a pole, or no value at all
+            if name == "gamma" and arguments[0] == 0:
+                return math.copysign(math.inf, arguments[0])
+            return math.inf if name == "lgamma" else math.nan
 
     return wide
 
@@ -124,6 +137,7 @@ NUMPY_FUNCTIONS = """
     sqrt cbrt square exp exp2 expm1 log log2 log10 log1p power hypot fmod
     sin cos tan arcsin arccos arctan arctan2 sinh cosh tanh arcsinh arccosh arctanh
     floor ceil trunc rint copysign nextafter fmin fmax sign isnan isinf isfinite
+    signbit
 """
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: function_of(getattr(np, name)) for name in NUMPY_FUNCTIONS.split()},
@@ -233,3 +247,10 @@ def brev(value: Any) -> Any:
     bits, width = bits_of(value)
     turned = builtins.int(format(bits, f"0{width}b")[::-1], 2)
     return typed(turned, value.dtype if isinstance(value, Number) else INT64)
+
+
+def mulhi(a: Any, b: Any) -> Any:
+    """The upper half of a product."""
+    dtype = meet(a, b)
+    product = operator.index(typed(a, dtype)) * operator.index(typed(b, dtype))
+    return typed(product >> (8 * dtype.itemsize), dtype)
