@@ -21,7 +21,7 @@ from ruda.dtypes import (
     uint32,
     uint64,
 )
-from ruda.jit import jit
+from ruda.jit import cache, jit
 from ruda.jit.debug import compare, debug
 from ruda.jit.language import (
     VECTORS,
@@ -96,6 +96,7 @@ __all__ = [
     "blockIdx",
     "bool_",
     "brev",
+    "cache",
     "cbrt",
     "cg",
     "clz",

@@ -20,6 +20,7 @@ RudaError
 │   ├── BarrierError
 │   ├── IntegerDivisionError (ZeroDivisionError)
 │   └── KernelAssertionError (AssertionError)
+├── UsageError                              a command line that cannot be carried out
 └── DeviceError                             devices and their memory
     ├── DeviceNotFoundError (LookupError)
     └── OutOfMemoryError (MemoryError)
@@ -180,6 +181,10 @@ class IntegerDivisionError(CheckError, ZeroDivisionError):
 
 class KernelAssertionError(CheckError, AssertionError):
     """An `assert` in a kernel that failed."""
+
+
+class UsageError(RudaError):
+    """A command line that cannot be carried out."""
 
 
 class DeviceError(RudaError):

@@ -52,6 +52,7 @@ SETTINGS = {
         Setting("check", bool, False, "check bounds and integer division in kernels"),
         Setting("cache", bool, True, "keep compiled kernels on disk"),
         Setting("cache_dir", str, "", "folder of the disk cache; default ~/.cache/ruda"),
+        Setting("cache_bytes", int, 1 << 30, "size of the disk cache; the least used go first"),
         Setting("default_float", str, "float32", "dtype of weak floats", ("float32", "float64")),
         Setting("deterministic", bool, False, "no contraction to fma, frozen tuning choices"),
         Setting("fastmath", bool, False, "allow approximate functions and reciprocals in kernels"),
@@ -103,7 +104,7 @@ class config:
     >>> ruda.config(chekc=True)
     Traceback (most recent call last):
     ...
-    TypeError: no setting 'chekc'; there are cache, cache_dir, check, ...
+    TypeError: no setting 'chekc'; there are cache, cache_bytes, cache_dir, ...
     """
 
     def __init__(self, **changes: Any) -> None:
@@ -126,6 +127,8 @@ class config:
 def cache_directory() -> Path:
     """The folder of the disk cache."""
     if settings.cache_dir:
-        return Path(settings.cache_dir)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        return Path(settings.cache_dir).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # its standard says that a relative path is ignored
+        base = os.path.join(Path.home(), ".cache")
     return Path(base) / "ruda"

@@ -91,6 +91,11 @@ class Backend(Protocol):
         """`function` is None when the binary comes from the disk cache."""
         ...
 
+    def resolves(self, symbol: str) -> bool:
+        """Whether a binary from the disk cache may refer to an external symbol: it exists here.
+        Asked only of backends with `cacheable = True`."""
+        ...
+
     def launcher(
         self, module: Any, launch: Launch, fallback: Callable[..., Any] | None
     ) -> Callable[..., None]: ...

@@ -20,7 +20,7 @@ import numpy as np
 
 from ruda import backends
 from ruda.dtypes import DType
-from ruda.errors import LaunchTypeError, LaunchValueError
+from ruda.errors import NOWHERE, LaunchTypeError, LaunchValueError
 from ruda.jit import language
 from ruda.jit.types import (
     ArrayType,
@@ -268,26 +268,29 @@ class Kernel(Generic[P]):
             return backend.compile(made.source, target)  # type: ignore[no-any-return]
         from ruda.jit import cache
 
-        key = cache.key_of(self._key_parts(made, target, cache))
-        entry = cache.lookup(key) if settings.cache else None
+        parts = self._key_parts(made, target)
+        key = cache.key_of(parts)
+        entry = cache.lookup(key, parts=parts, resolves=backend.resolves)
         if entry is not None:
             return Binary(entry.payload, entry.metadata["binary"], entry.symbols)
         made.source = backend.emit(made.function, target)
         binary: Binary = backend.compile(made.source, target)
-        if settings.cache:
-            metadata = {"kernel": self.__name__, "binary": binary.metadata}
-            cache.store(key, cache.Entry(binary.payload, metadata, binary.symbols))
+        metadata = {"binary": binary.metadata}
+        cache.store(key, cache.Entry(binary.payload, metadata, binary.symbols), parts=parts)
         return binary
 
-    def _key_parts(self, made: Specialisation, target: Any, cache: Any) -> dict[str, str | bytes]:
-        from ruda.jit import ir
+    def _key_parts(self, made: Specialisation, target: Any) -> dict[str, str | bytes]:
+        """Everything that decides the code; `cache.why` calls the parts by their names."""
+        from ruda.jit import cache, ir
 
         function = made.function
         parts: dict[str, str | bytes] = dict(cache.environment_parts(made.device))
-        parts["kernel"] = self.__name__
-        parts["ir"] = repr(function)
+        parts["name"] = cache.name_of(self)
+        parts["types"] = ", ".join(map(str, made.types))
+        # A kernel that only moved in its file is the same: statements do not print their places.
+        parts["ir"] = repr(replace(function, place=NOWHERE))
         parts["data"] = b"".join(a.data or b"" for a in function.arrays)
-        parts["target"] = repr(sorted(target.items()))
+        parts["properties"] = repr(sorted(target.items()))
         if function.check or any(
             isinstance(s, (ir.Print, ir.Assert)) for s in ir.statements(function.body)
         ):

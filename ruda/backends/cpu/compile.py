@@ -89,6 +89,13 @@ _BODY = ctypes.CFUNCTYPE(
 )
 
 
+def resolves(symbol: str) -> bool:
+    """Whether this process has an external symbol, so that object code may be linked to it."""
+    import llvmlite.binding as llvm
+
+    return llvm.address_of_symbol(symbol) is not None
+
+
 def load(binary: Binary) -> Module:
     """Load object code with llvmlite."""
     import llvmlite.binding as llvm
@@ -96,7 +103,7 @@ def load(binary: Binary) -> Module:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     for symbol in binary.symbols:
-        if llvm.address_of_symbol(symbol) is None:
+        if not resolves(symbol):
             raise DeviceError(f"the kernel needs the function {symbol!r}, which this process lacks")
     machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)

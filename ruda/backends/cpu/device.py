@@ -27,18 +27,8 @@ class CpuBackend:
         return (DeviceInfo("cpu", platform.processor() or platform.machine(), "hardware"),)
 
     def target(self, device: str = "cpu") -> Mapping[str, Any]:
-        """CPU name and features, C library, and the versions of the compilers."""
-        import importlib.metadata
-
-        import llvmlite.binding as llvm
-
-        return {
-            "cpu": llvm.get_host_cpu_name(),
-            "features": llvm.get_host_cpu_features().flatten(),
-            "libc": " ".join(platform.libc_ver()),
-            "llvmlite": importlib.metadata.version("llvmlite"),
-            "numba": importlib.metadata.version("numba"),
-        }
+        """Nothing: CPU, C library and compilers are in `ruda.jit.keys.environment_parts`."""
+        return {}
 
     def emit(self, function: Function, target: Mapping[str, Any]) -> Source:
         """Pure: IR -> Python text."""
@@ -59,6 +49,9 @@ class CpuBackend:
 
     def load(self, binary: Binary, function: Function | None, device: str = "cpu") -> Module:
         return compiler.load(binary)
+
+    def resolves(self, symbol: str) -> bool:
+        return compiler.resolves(symbol)
 
     def launcher(
         self, module: Module, launch: Launch, fallback: Callable[..., Any] | None
