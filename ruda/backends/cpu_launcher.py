@@ -17,7 +17,7 @@ The block is an array of 8-byte words, alive until the launch is over:
     0..2    grid x, y, z                            blocks are numbered x + X * (y + Y * z)
     3..5    block x, y, z
     6       address of the report buffer, or 0
-    7       spare, 0
+    7       bytes of dynamic shared memory
     8...    the arguments in order:
             array: address of its first element, then each axis's extent (elements), then each
             axis's stride (bytes; of an axis with fewer than 2 elements it may be anything)
@@ -199,6 +199,7 @@ def pack(
     grid: tuple[int, int, int] = (1, 1, 1),
     block: tuple[int, int, int] = (1, 1, 1),
     report: int = 0,
+    shared_bytes: int = 0,
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The argument block. It holds addresses: keep the arguments alive while it is used.
 
@@ -207,7 +208,7 @@ def pack(
     """
     if len(arguments) != len(layout):
         raise LaunchTypeError(f"{len(layout)} arguments expected, {len(arguments)} given")
-    words = [*grid, *block, report, 0]
+    words = [*grid, *block, report, shared_bytes]
     for i, (value, row) in enumerate(zip(arguments, layout, strict=True)):
         why = mismatch(value, row)
         if why is not None:
@@ -268,7 +269,9 @@ def build(
     fallback: Launcher,
     *,
     threads: int,
+    count: int | None = None,
     chunk: int = 0,
+    shared_bytes: int = 0,
     report: int = 0,
     after: Callable[[], Any] | None = None,
     no_alias: bool = False,
@@ -277,8 +280,9 @@ def build(
 ) -> Launcher | None:
     """A builtin that launches a body; None where that is not possible.
 
-    `body` is the address of the code, `keep` whatever keeps that code in memory. `threads` and
-    `chunk` are those of `cpu_pool.run`. It takes some microseconds: make one per launch shape.
+    `body` is the address of the code, `keep` whatever keeps that code in memory. `threads`, `count`
+    and `chunk` are those of `cpu_pool.run`; without a count the items are the blocks of the grid.
+    This takes some ten microseconds: make one launcher per launch shape.
     """
     method = _method()
     if method is None:
@@ -286,11 +290,11 @@ def build(
     kept: list[Any] = [fallback, after, keep, *guards]
     rows = [_native_row(row, kept) for row in layout]
     plan = [
-        cpu_pool.native().launch, body, math.prod(grid), chunk, threads,
+        cpu_pool.native().launch, body, math.prod(grid) if count is None else count, chunk, threads,
         1,  # `slow`: nothing is known of its time yet
         id(fallback), 0 if after is None else id(after),
         len(rows), len(guards), word_count(layout), int(no_alias), 0, 0,
-        *grid, *block, report, 0,
+        *grid, *block, report, shared_bytes,
     ]  # fmt: skip
     tables = [
         *(
@@ -425,7 +429,9 @@ def build_python(
     fallback: Launcher,
     *,
     threads: int,
+    count: int | None = None,
     chunk: int = 0,
+    shared_bytes: int = 0,
     report: int = 0,
     after: Callable[[], Any] | None = None,
     no_alias: bool = False,
@@ -433,7 +439,8 @@ def build_python(
     keep: Any = None,
 ) -> Launcher:
     """What `build` does, in Python."""
-    layout, count = list(layout), math.prod(grid)
+    layout = list(layout)
+    items = math.prod(grid) if count is None else count
 
     def unchanged(where: Any, key: Any, value: Any) -> bool:
         if not isinstance(where, types.CellType):
@@ -452,8 +459,8 @@ def build_python(
             or (no_alias and overlaps(arguments, layout))
         ):
             return fallback(*arguments, **keywords)
-        words = pack(arguments, layout, grid, block, report)
-        cpu_pool.run(body, words.ctypes.data, count, chunk, threads)
+        words = pack(arguments, layout, grid, block, report, shared_bytes)
+        cpu_pool.run(body, words.ctypes.data, items, chunk, threads)
         if after is not None and ctypes.c_int64.from_address(report).value:
             return after()
         return None

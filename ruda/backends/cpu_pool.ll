@@ -65,7 +65,7 @@ define internal i64 @now(i32 %clock) {
   ret i64 %sum
 }
 
-; Blocks lo..hi of a body, here and now.
+; Items lo..hi of a body, here and now.
 define void @serial(i64 %body, i64 %args, i64 %lo, i64 %hi) {
   %result = alloca [8 x i64], align 64          ; numba writes a null pointer through the first
   %exception = alloca [8 x i64], align 64
@@ -112,21 +112,23 @@ later:
   ret i1 false
 }
 
-; Run 1, 2, 4, ... blocks until `limit` ns are over. Returns how many were run and in what time.
-define internal %Time @probe(i64 %body, i64 %args, i64 %count, i64 %limit) {
+; Run 1, 2, 4, ... grains of -chunk items until PROBE is over: how many items, and their time.
+define internal %Time @probe(i64 %body, i64 %args, i64 %count, i64 %chunk) {
 entry:
+  %negated = sub i64 0, %chunk
+  %grain = call i64 @llvm.smax.i64(i64 %negated, i64 1)
   %start = call i64 @now(i32 ${MONOTONIC})
   br label %more
 more:
   %done = phi i64 [0, %entry], [%hi, %on]
-  %step = phi i64 [1, %entry], [%double, %on]
+  %step = phi i64 [%grain, %entry], [%double, %on]
   %rest = sub i64 %count, %done
   %size = call i64 @llvm.umin.i64(i64 %rest, i64 %step)
   %hi = add i64 %done, %size
   call void @serial(i64 %body, i64 %args, i64 %done, i64 %hi)
   %time = call i64 @now(i32 ${MONOTONIC})
   %elapsed = sub i64 %time, %start
-  %late = icmp sgt i64 %elapsed, %limit
+  %late = icmp sgt i64 %elapsed, ${PROBE}
   %all = icmp eq i64 %hi, %count
   %stop = or i1 %late, %all
   br i1 %stop, label %out, label %on
@@ -152,7 +154,11 @@ define internal i64 @choose_chunk(%Time %probed, i64 %count, i64 %threads) {
   %share = udiv i64 %rest, %parts
   %least = call i64 @llvm.umin.i64(i64 %timely, i64 %share)
   %chunk = call i64 @llvm.umax.i64(i64 %least, i64 1)
-  ret i64 %chunk
+  %up = add i64 %chunk, 15                      ; many small items: begin on a cache line
+  %round = and i64 %up, -16
+  %many = icmp ugt i64 %chunk, 255
+  %size = select i1 %many, i64 %round, i64 %chunk
+  ret i64 %size
 }
 
 ; ---- workers -----------------------------------------------------------------------------------
@@ -431,7 +437,7 @@ define i64 @worker_count() {
 
 ; ---- a launch: start, then resume until it returns 0 -------------------------------------------
 
-; Begin blocks first..count. 0: done; else a token for `resume`. No GIL.
+; Begin items first..count. 0: done; else a token for `resume`. No GIL.
 define internal i64 @start(i64 %body, i64 %args, i64 %first, i64 %count, i64 %chunk, i64 %threads) {
 entry:
   %rest = sub i64 %count, %first
@@ -559,15 +565,16 @@ define internal void @remember(%Time %probed, ptr %slow) {
   ret void
 }
 
-; Blocks first..count, chunk > 0 or 0. GIL held on entry and exit. 0, or -1 with an exception set.
+; Items first..count; chunk <= 0 only with first = 0. GIL held on entry and exit. Returns 0, or -1
+; with an exception set.
 define internal i32 @run_from(i64 %body, i64 %args, i64 %first, i64 %count, i64 %chunk,
                               i64 %threads, ptr %slow) {
 entry:
   %thread0 = call ptr @PyEval_SaveThread()
   %explicit = icmp sgt i64 %chunk, 0
   br i1 %explicit, label %begin, label %probe
-probe:                                          ; only with first = 0
-  %probed = call %Time @probe(i64 %body, i64 %args, i64 %count, i64 ${PROBE})
+probe:
+  %probed = call %Time @probe(i64 %body, i64 %args, i64 %count, i64 %chunk)
   %done = extractvalue %Time %probed, 0
   call void @remember(%Time %probed, ptr %slow)
   %all = icmp eq i64 %done, %count
@@ -645,7 +652,7 @@ auto:
   %held = icmp eq i64 %was_slow, 0
   br i1 %held, label %quick, label %released
 quick:
-  %probed = call %Time @probe(i64 %body, i64 %args, i64 %count, i64 ${PROBE})
+  %probed = call %Time @probe(i64 %body, i64 %args, i64 %count, i64 %chunk)
   %done = extractvalue %Time %probed, 0
   call void @remember(%Time %probed, ptr %slow)
   %all = icmp eq i64 %done, %count
@@ -657,7 +664,7 @@ released:
   br label %shared
 shared:
   %from = phi i64 [0, %go], [%done, %rest], [0, %released]
-  %size = phi i64 [%chunk, %go], [%chosen, %rest], [0, %released]
+  %size = phi i64 [%chunk, %go], [%chosen, %rest], [%chunk, %released]
   %result = call i32 @run_from(i64 %body, i64 %args, i64 %from, i64 %count, i64 %size, i64 %most,
                                ptr %slow)
   ret i32 %result

@@ -1,11 +1,12 @@
 """Run the blocks of a CPU launch on every core: the thread pool of `cpu_pool.ll`.
 
 A compiled kernel body is a native function in numba's calling convention,
-`i32 body(i8* result, i8* exception, i64 args, i64 lo, i64 hi)`. It runs the blocks lo..hi of a
-launch; `args` is the address of the packed argument block (`cpu_launcher` says what is in it). What
-it returns, and what it writes through its first two pointers, is ignored: bodies cannot fail.
+`i32 body(i8* result, i8* exception, i64 args, i64 lo, i64 hi)`. It runs the items lo..hi of
+a launch: its blocks, or whatever else the body divides it into; `args` is the address of the packed
+argument block (`cpu_launcher` says what is in it). What it returns, and what it writes through its
+first two pointers, is ignored: bodies cannot fail.
 
-    run(body, args, count, chunk, threads)      blocks 0..count, returns when all are done
+    run(body, args, count, chunk, threads)      items 0..count, returns when all are done
     run_serial(body, args, count)               the same here, GIL held: for tiny launches
     thread_count()                              what to pass as `threads`
 
@@ -14,9 +15,10 @@ The rules that make it correct, and cheap:
 * A launch is a *job*. The calling thread always works on its own job; idle workers join it as long
   as the job has *permits*. So callers from several Python threads never wait for one another, and a
   launch made from inside a body cannot deadlock (on a worker it runs inline).
-* Chunks are claimed with one atomic add. `chunk` is in blocks; 0 lets the pool choose: it runs
-  1, 2, 4, ... blocks alone until `PROBE` is over. What is done by then was too small to share; the
-  rest is shared in chunks of about `CHUNK_TIME`. A chunk should take microseconds, not nanoseconds.
+* Chunks are claimed with one atomic add; one should take microseconds, not nanoseconds. `chunk` is
+  a number of items. 0 or less lets the pool choose: it runs 1, 2, 4, ... grains of -chunk items (at
+  least 1) alone until `PROBE` is over. What is done by then was too small to share; the rest is
+  shared in chunks of about `CHUNK_TIME`. A grain of tiny items should fill some vector registers.
 * `state` of a job is `permits << 32 | helpers`. The caller withdraws the permits, then waits until
   no helper is left; only then is the job's memory used again. Joining acquires, leaving releases.
 * A worker without work spins for `IDLE_SPIN`, then sleeps. It announces itself as sleeping before
@@ -207,10 +209,10 @@ def thread_count() -> int:
 
 
 def run(body_address: int, args_address: int, count: int, chunk: int, threads: int) -> None:
-    """Run blocks 0..count of a body on up to `threads` threads; return when all are done.
+    """Run items 0..count of a body on up to `threads` threads; return when all are done.
 
-    `chunk` blocks are claimed at a time, 0 lets the pool choose. The GIL is released. An exception
-    from a signal handler (KeyboardInterrupt) stops the launch between two chunks.
+    `chunk` items are claimed at a time; 0, or -grain, lets the pool choose. The GIL is released. An
+    exception from a signal handler (KeyboardInterrupt) stops the launch between two chunks.
     """
     if POSIX:
         native().run(body_address, args_address, count, chunk, threads)
@@ -219,7 +221,7 @@ def run(body_address: int, args_address: int, count: int, chunk: int, threads: i
 
 
 def run_serial(body_address: int, args_address: int, count: int) -> None:
-    """Run blocks 0..count on this thread, with the GIL held: for launches of microseconds."""
+    """Run items 0..count on this thread, with the GIL held: for launches of microseconds."""
     if count <= 0:
         return
     if POSIX:

@@ -192,8 +192,8 @@ def test_scalar_words(native, build, kind, value, words):
 
 
 def test_header_words(native, build):
-    words = block_of(native, build, [], [], (2, 3, 4), (5, 6, 7))
-    assert list(words) == [2, 3, 4, 5, 6, 7, 0, 0]
+    words = block_of(native, build, [], [], (2, 3, 4), (5, 6, 7), shared_bytes=96)
+    assert list(words) == [2, 3, 4, 5, 6, 7, 0, 96]
 
 
 def test_array_words(native, build):
@@ -450,6 +450,19 @@ def test_every_block_of_the_grid_runs_once(native, build, grid, threads, chunk):
         assert launch(x) is None
     assert (x[:n] == 20).all()
     assert x[n] == 0
+
+
+@pytest.mark.parametrize("chunk", [-16, 0, 7])
+def test_items_may_be_others_than_blocks(native, build, chunk):
+    x = np.zeros(1001, np.int64)
+    layout = [array("int64", written=True)]
+    launch = build(
+        layout, native["fill"], (4, 1, 1), (256, 1, 1), fallback, threads=2, chunk=chunk, count=1000
+    )
+    for _ in range(20):
+        assert launch(x) is None
+    assert (x[:1000] == 20).all()
+    assert x[1000] == 0
 
 
 def test_long_launches_are_shared(native):

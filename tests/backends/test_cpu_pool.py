@@ -111,7 +111,7 @@ PRELUDE = textwrap.dedent("""
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2, 3, 9])
-@pytest.mark.parametrize("chunk", [0, 1, 7, 64, 1000, 1 << 40])
+@pytest.mark.parametrize("chunk", [-(1 << 40), -16, 0, 1, 7, 64, 1000, 1 << 40])
 @pytest.mark.parametrize("n", [0, 1, 2, 63, 64, 65, 1001])
 def test_each_block_runs_once(count, n, chunk, threads):
     out = np.zeros(n + 1, np.int64)
@@ -170,6 +170,21 @@ def test_automatic_chunks_cover_a_long_launch():
     assert [hi for _, hi in seen[:-1]] == [lo for lo, _ in seen[1:]]
     assert seen[-1][1] == 100
     assert call
+
+
+def test_automatic_chunks_begin_with_the_grain():
+    """And large ones are multiples of 16, so that their arrays begin on a cache line."""
+    seen = []
+    call = body(lambda lo, hi: seen.append((lo, hi)))
+    for _ in range(3):
+        seen.clear()
+        cpu_pool.run(address(call), 0, 200_005, -64, 1)
+        sizes = [hi - lo for lo, hi in seen]
+        assert seen[0] == (0, 64)
+        assert [hi for _, hi in seen[:-1]] == [lo for lo, _ in seen[1:]]
+        assert seen[-1][1] == 200_005
+        assert all(size % 16 == 0 for size in sizes[:-1] if size > 255)
+    assert max(sizes) > 255
 
 
 def test_several_threads_share_one_launch():
