@@ -175,7 +175,8 @@ def as_dtype(value: Any) -> DType:
     if value is complex:
         return complex64 if default_float() is float32 else complex128
     found = _from_numpy(value)
-    if found is None and isinstance(getattr(value, "name", None), str):  # numba's types
+    numbas = not isinstance(value, np.dtype) and isinstance(getattr(value, "name", None), str)
+    if found is None and numbas:
         found = _BY_NAME.get(value.name)
     if found is None:
         raise DTypeError(f"{value!r} is not a dtype that ruda has")

@@ -37,6 +37,7 @@ from ruda.errors import (
     UnsupportedError,
 )
 from ruda.jit import intrinsics, ir
+from ruda.jit.passes.uniformity import check_barriers
 from ruda.jit.types import (
     ArrayType,
     RecordType,
@@ -45,6 +46,7 @@ from ruda.jit.types import (
     Type,
     element_type,
 )
+from ruda.jit.unassigned import unassigned_reads
 from ruda.jit.values import (
     ArrayRef,
     Axis,
@@ -148,6 +150,7 @@ class Definition:
     ascii: bool
     assigned: dict[str, int]  # local names and how many statements assign them
     in_loop: frozenset[str]
+    unassigned: frozenset[tuple[int, str]]  # lines and names read before any assignment
 
 
 @functools.lru_cache(maxsize=1024)
@@ -183,7 +186,8 @@ def definition(function: types.FunctionType) -> Definition:
     assigned: dict[str, int] = {}
     in_loop: set[str] = set()
     _collect_assigned(top.body, assigned, in_loop, False)
-    return Definition(top, file, text.isascii(), assigned, frozenset(in_loop))
+    early = unassigned_reads(top, assigned)
+    return Definition(top, file, text.isascii(), assigned, frozenset(in_loop), early)
 
 
 def _collect_assigned(
@@ -709,6 +713,10 @@ class Translator:
             value = scope.names[name]
             return self.refresh(scope.prefix + name, value, place)
         if name in scope.definition.assigned:
+            if (place.line, name) in scope.definition.unassigned:
+                raise KernelNameError(
+                    f"local variable `{name}` is read before anything is assigned to it", place
+                )
             slot = self.slots.get(scope.prefix + name)
             if slot is None:
                 raise Unresolved(name, place)
@@ -1963,7 +1971,10 @@ def translate(
     translator = Translator(function, argument_types, options or Options())
     translator.inlining = []
     try:
-        return translator.translate()
+        translation = translator.translate()
+        if ir.has_barrier(translation.function.body):
+            check_barriers(translation.function)  # the same verdict on every device
+        return translation
     except KernelError as error:
         shown = ", ".join(map(str, argument_types))
         error.add_note(f"while translating kernel `{function.__name__}` with ({shown})")

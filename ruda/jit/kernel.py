@@ -303,16 +303,16 @@ class Kernel(Generic[P]):
         return argument_types, device, flags, captured
 
     def _check_signature(self, argument_types: tuple[Type, ...]) -> None:
-        count = len(inspect.signature(self.py_func).parameters)
-        if len(argument_types) != count:
-            names = ", ".join(inspect.signature(self.py_func).parameters)
+        names = parameter_names(self.py_func)
+        if len(argument_types) != len(names):
             raise LaunchTypeError(
-                f"`{self.__name__}` takes {count} arguments ({names}), not {len(argument_types)}"
+                f"`{self.__name__}` takes {len(names)} arguments ({', '.join(names)}), "
+                f"not {len(argument_types)}"
             )
 
     def argument_types(self, arguments: Sequence[Any]) -> tuple[Type, ...]:
         """The types of launch arguments; a signature, if any, decides about scalars."""
-        names = list(inspect.signature(self.py_func).parameters)
+        names = parameter_names(self.py_func)
         if len(arguments) != len(names):
             raise LaunchTypeError(
                 f"`{self.__name__}` takes {len(names)} arguments ({', '.join(names)}), "
@@ -338,7 +338,7 @@ class Kernel(Generic[P]):
     def _described(
         self, target: str, specs: Sequence[Any], block: Any, constexpr: dict[str, Any] | None
     ) -> Specialisation:
-        names = list(inspect.signature(self.py_func).parameters)
+        names = parameter_names(self.py_func)
         given = iter(specs or (self.signatures[0].arguments if self.signatures else ()))
         constants = constexpr or {}
         try:
@@ -526,6 +526,12 @@ def fit_signature(signature: Signature, found: Sequence[Type]) -> tuple[Type, ..
                 return None
             out.append(have)
     return tuple(out)
+
+
+def parameter_names(function: types.FunctionType) -> list[str]:
+    """The names of a kernel's parameters; the frontend refuses `*args` and `**kwargs` by place."""
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def _constexpr_positions(function: types.FunctionType) -> frozenset[int]:
