@@ -1,10 +1,12 @@
 """What a launch costs beside its work: ruda's launcher against numba's entry point and dispatcher.
 
 Four float32 arrays, `d = a * b + c`, n = 1000, called from Python, in one process, the candidates
-in turn; medians over the rounds, with quartiles. All run the same loop compiled by numba. `pool,
-two chunks` lets the GIL go, offers the work to a second thread and waits for it if it has taken
-any; `pool, both threads` is a body whose two chunks wait for each other, so that a second thread
-takes part every time. `python -m benchmarks.launch` prints the table.
+in turn. Each call is timed by itself, so that a core taken away for a moment spoils one call and
+not a round; the timer's own time is in every row, see the row that does nothing. All run the same
+loop compiled by numba. `pool, two chunks` lets the GIL go, offers the work to a second thread and
+waits for it if it has taken any; `pool, both threads` is a body whose two chunks wait for each
+other, so that a second thread takes part every time; `asleep` is the same after a pause in which
+the workers go to sleep. `python -m benchmarks.launch` prints the table.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from numba.extending import intrinsic
 from ruda.backends import cpu_launcher, cpu_pool
 
 N = 1000
-CALLS, ROUNDS = 500, 41
+CALLS, ROUNDS = 50, 400
 HEADER = cpu_launcher.HEADER
 ARRAY_WORDS = 3  # address, extent, stride
 
@@ -96,6 +98,9 @@ out:
 """
 
 
+BOTH = "ruda, pool, both threads"
+
+
 def refuse(*arguments: Any) -> None:
     raise AssertionError("the launcher did not take its arguments")
 
@@ -127,7 +132,7 @@ def candidates(arrays: list[np.ndarray[Any, Any]]) -> dict[str, Callable[..., An
         "ruda, pool, two chunks": make(
             layout, four, (4, 1, 1), (256, 1, 1), refuse, threads=2, chunk=2, keep=four_kept
         ),
-        "ruda, pool, both threads": make(
+        BOTH: make(
             layout, meet, (2, 1, 1), (1, 1, 1), refuse,
             threads=2, chunk=1, report=counter.ctypes.data, keep=counter,
         ),
@@ -138,16 +143,23 @@ def candidates(arrays: list[np.ndarray[Any, Any]]) -> dict[str, Callable[..., An
     }  # fmt: skip
 
 
-def microseconds(function: Callable[..., Any], arrays: list[np.ndarray[Any, Any]]) -> float:
+def microseconds(
+    function: Callable[..., Any], arrays: list[np.ndarray[Any, Any]], calls: int, pause: float = 0.0
+) -> list[float]:
+    """The time of each of some calls."""
     a, b, c, d = arrays
-    start = time.perf_counter()
-    for _ in range(CALLS):
+    clock, times = time.perf_counter_ns, []
+    for _ in range(calls):
+        if pause:
+            time.sleep(pause)
+        start = clock()
         function(a, b, c, d)
-    return (time.perf_counter() - start) / CALLS * 1e6
+        times.append((clock() - start) / 1000)
+    return times
 
 
 def measure() -> dict[str, list[float]]:
-    """Microseconds a call, one number per round, of every candidate."""
+    """Microseconds of every call of every candidate."""
     random = np.random.default_rng(1)
     arrays = [random.random(N, np.float32) for _ in range(4)]
     functions = candidates(arrays)
@@ -156,17 +168,20 @@ def measure() -> dict[str, list[float]]:
         function(*arrays)
         right = np.allclose(arrays[3], arrays[0] * arrays[1] + arrays[2])
         assert right or "both threads" in name or "nothing" in name, name
-    times: dict[str, list[float]] = {name: [] for name in functions}
+    asleep = BOTH + ", asleep"
+    times: dict[str, list[float]] = {name: [] for name in (*functions, asleep)}
     for _ in range(ROUNDS):
         for name, function in functions.items():
-            times[name].append(microseconds(function, arrays))
+            times[name] += microseconds(function, arrays, CALLS)
+        times[asleep] += microseconds(functions[BOTH], arrays, 1, pause=1e-3)
     return times
 
 
 def main() -> None:
-    load = os.getloadavg()[0]
+    before = os.getloadavg()[0]
     times = measure()
-    print(f"{platform.machine()}, {cpu_pool.available_cores()} cores, load {load:.1f} before")
+    cores = cpu_pool.available_cores()
+    print(f"{platform.machine()}, {cores} cores, load {before:.1f} before")
     print(f"{'microseconds a launch':44s} {'median':>7s} {'quartiles':>13s}")
     for name, samples in times.items():
         low, median, high = statistics.quantiles(samples, n=4)
