@@ -24,6 +24,7 @@ NOTE = "<!-- Written by `python -m docs.generate`; change {source} instead. -->\
 # Classes that users meet as objects, and the modules that define them.
 CLASSES = {
     "Kernel": "ruda.jit.kernel",
+    "Context": "ruda.host",
     "DeviceArray": "ruda.backends.base",
     "Stream": "ruda.backends.base",
     "Event": "ruda.backends.base",

@@ -88,6 +88,20 @@ class Settings:
                 f"no setting {name!r}; there are {', '.join(sorted(SETTINGS))}"
             ) from None
 
+    def state(self) -> dict[str, Any]:
+        """All values. Each change makes another dictionary: its identity tells of changes."""
+        local = self.local.get()
+        return self.base if local is None else local
+
+    def set_default(self, name: str, value: Any) -> None:
+        """Change a setting for every context that has no settings of its own, and for this one."""
+        change = {name: SETTINGS[name].check(value)}
+        self.base = self.base | change
+        local = self.local.get()
+        if local is not None:
+            self.local.set(local | change)
+        self.version += 1
+
     def __iter__(self) -> Iterator[tuple[Setting, Any]]:
         return ((row, getattr(self, row.name)) for row in SETTINGS.values())
 

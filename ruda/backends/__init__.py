@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 from typing import TYPE_CHECKING
 
 from ruda.errors import DeviceNotFoundError
+from ruda.settings import settings
 
 if TYPE_CHECKING:
     from ruda.backends.base import Backend, DeviceInfo
@@ -48,3 +50,36 @@ def devices() -> list[DeviceInfo]:
     ['cpu', 'sim']
     """
     return [d for name in MODULES for d in get(name).devices()]
+
+
+@functools.cache
+def find(device: str) -> DeviceInfo:
+    """The device of a name; "cuda" and "cuda:0" are the first of their kind.
+
+    >>> find("cpu:0").name
+    'cpu'
+    """
+    there = list(get(device).devices())
+    for info in there:
+        if device in (info.name, f"{info.name}:0"):
+            return info
+    if there and ":" not in device:
+        return there[0]
+    known = ", ".join(info.name for info in there) or "none of that kind"
+    raise DeviceNotFoundError(f"no device {device!r} on this machine; there are {known}")
+
+
+def current() -> str:
+    """Name of the device of launches on NumPy arrays, and of new arrays: the setting `device`."""
+    device: str = settings.device
+    return _automatic() if device == "auto" else device
+
+
+@functools.cache
+def _automatic() -> str:
+    """CUDA, else a hardware WebGPU adapter, else the CPU; tells which, once."""
+    names = [d.name for d in devices() if d.kind == "hardware"]
+    kinds = ("cuda", "wgpu", "cpu")
+    chosen = next(n for kind in kinds for n in names if n.partition(":")[0] == kind)
+    logging.getLogger("ruda").info("device=auto: %s", chosen)
+    return chosen

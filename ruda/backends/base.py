@@ -7,14 +7,26 @@ binary into a `Module` on a device (`load`), and a module with a launch shape in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import math
+import operator
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ruda.errors import Place
+import numpy as np
+
+from ruda.dtypes import DType, as_dtype
+from ruda.errors import DeviceError, OutOfMemoryError, Place
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ruda.jit.ir import Function
+
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +85,8 @@ class DeviceInfo:
 
 class Backend(Protocol):
     """One folder and one registry line. `fallback` of `launcher` is called with the same arguments
-    when they do not fit the specialisation that the launcher was made for."""
+    when they do not fit the specialisation that the launcher was made for. The memory part of a
+    backend is described by `HostMemory`, which is also what cpu and sim use."""
 
     name: str
 
@@ -97,5 +110,556 @@ class Backend(Protocol):
         ...
 
     def launcher(
-        self, module: Any, launch: Launch, fallback: Callable[..., Any] | None
-    ) -> Callable[..., None]: ...
+        self,
+        module: Any,
+        launch: Launch,
+        fallback: Callable[..., Any] | None,
+        guards: Sequence[tuple[Any, Any, Any]] = (),
+    ) -> Callable[..., None]:
+        """A callable that takes a launch's arguments, tuples taken apart.
+
+        If the backend has `launcher_checks`, a launcher is also called with arguments that it was
+        not made for: it compares them, and the `guards` (see `Capture.guard`), and calls `fallback`
+        where they differ. It must accept whatever its specialisation was made for.
+        """
+        ...
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Storage:
+    """A piece of a device's memory. It is given back when `owner` dies.
+
+    `address` is the device's; `on_host` says that the host can read and write there, too.
+    """
+
+    device: str
+    address: int
+    nbytes: int
+    owner: Any
+    on_host: bool
+
+
+class HostMemory:
+    """Memory, streams and events of a device that uses the host's memory: what cpu and sim inherit.
+
+    A GPU backend has the same methods. `allocate` takes the kinds "device" (the default), "pinned",
+    "mapped" and "managed"; the last three are `on_host` everywhere.
+    """
+
+    def allocate(
+        self, nbytes: int, device: str, kind: str = "device", stream: Stream | None = None
+    ) -> Storage:
+        try:
+            owner = np.empty(nbytes + ALIGNMENT, np.uint8)
+        except MemoryError:
+            raise OutOfMemoryError(f"{device} has no memory left for {nbytes} bytes") from None
+        address = owner.ctypes.data
+        address += -address % ALIGNMENT
+        return Storage(device, address, nbytes, owner, True)
+
+    def map(self, ary: np.ndarray[Any, Any], device: str) -> DeviceArray:
+        """A device array at the memory of a NumPy array."""
+        if not ary.flags.writeable:
+            raise ValueError("a read-only NumPy array cannot be mapped: kernels could write it")
+        low, high = np.lib.array_utils.byte_bounds(ary)
+        storage = Storage(device, low, high - low, ary, True)
+        offset = ary.__array_interface__["data"][0] - low
+        return DeviceArray(self, storage, ary.shape, ary.dtype, ary.strides, offset)
+
+    def read(self, storage: Storage, offset: int, out: Bytes, stream: Stream | None) -> None:
+        """Copy from the device to the host; done when it returns."""
+        out[:] = _bytes_at(storage, offset, out.size)
+
+    def write(self, storage: Storage, offset: int, data: Bytes, stream: Stream | None) -> None:
+        """Copy from the host to the device; `data` may be changed when it returns."""
+        _bytes_at(storage, offset, data.size)[:] = data
+
+    def stream(self, device: str) -> Stream:
+        return Stream(device)
+
+    def event(self, device: str, timing: bool = True) -> Event:
+        return Event(device, timing)
+
+    def synchronize(self, device: str) -> None:
+        """Wait until all work of the device is done: at once, as launches return when they are."""
+
+    def memory_info(self, device: str) -> tuple[int, int]:
+        """Free and all bytes of the device."""
+        page = os.sysconf("SC_PAGE_SIZE")
+        return os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page
+
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class _Interface:
+    """Makes NumPy see memory at an address, and keep its owner."""
+
+    def __init__(self, address: int, shape: Any, dtype: Any, strides: Any, owner: Any) -> None:
+        self.owner = owner
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (address, False),
+            "shape": shape,
+            "typestr": dtype.str if dtype.names is None else f"|V{dtype.itemsize}",
+            "strides": strides,
+        }
+
+
+def _at(
+    address: int, shape: tuple[int, ...], dtype: np.dtype[Any], strides: Any, owner: Any
+) -> np.ndarray[Any, Any]:
+    raw = np.dtype((np.void, dtype.itemsize))  # NumPy's own description of foreign dtypes is lost
+    plain = dtype.names is None and dtype.kind in "biufc"
+    found = np.asarray(_Interface(address, shape, dtype if plain else raw, strides, owner))
+    if plain:
+        return found
+    as_dtype: np.ndarray[Any, Any] = found.view(dtype)
+    return as_dtype
+
+
+def _bytes_at(storage: Storage, offset: int, nbytes: int) -> Bytes:
+    return _at(storage.address + offset, (nbytes,), np.dtype(np.uint8), None, storage.owner)
+
+
+def contiguous_strides(shape: Sequence[int], itemsize: int, order: str = "C") -> tuple[int, ...]:
+    """Strides in bytes.
+
+    >>> contiguous_strides((2, 3), 4), contiguous_strides((2, 3), 4, "F")
+    ((12, 4), (4, 8))
+    """
+    out, step = [], itemsize
+    for n in reversed(shape) if order == "C" else shape:
+        out.append(step)
+        step *= max(n, 1)
+    return tuple(out[::-1] if order == "C" else out)
+
+
+def _resolved(shape: Sequence[Any], size: int) -> tuple[int, ...]:
+    """The new shape of `size` elements, with -1 replaced."""
+    out = [operator.index(n) for n in shape]
+    if out.count(-1) == 1:
+        others = -math.prod(out)
+        out[out.index(-1)] = size // others if others and size % others == 0 else -1
+    if math.prod(out) != size or any(n < 0 for n in out):
+        raise ValueError(f"{size} elements cannot have the shape {tuple(shape)}")
+    return tuple(out)
+
+
+class DeviceArray:
+    """An array in the memory of a device, what `ruda.to_device` returns. Strides are in bytes.
+
+    It is an argument of kernels; `copy_to_host` brings it back. Slices, `reshape`, `T` and `view`
+    share its memory. On `cpu` and `sim` NumPy reads it in place.
+
+    >>> import numpy as np, ruda
+    >>> d = ruda.to_device(np.arange(6, dtype=np.float32))
+    >>> d.reshape(2, 3)[:, 1]
+    DeviceArray([1., 4.], dtype=float32, device='cpu')
+    >>> d[2] = 7; d.copy_to_host()
+    array([0., 1., 7., 3., 4., 5.], dtype=float32)
+    """
+
+    __slots__ = (
+        "__ruda_array_type__", "__ruda_device__", "__weakref__", "_backend", "_shadow", "dtype",
+        "offset", "shape", "storage", "strides",
+    )  # fmt: skip
+    __array_priority__ = 1.0
+
+    def __init__(
+        self,
+        backend: Any,
+        storage: Storage,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        strides: tuple[int, ...] | None = None,
+        offset: int = 0,
+    ) -> None:
+        self._backend, self.storage = backend, storage
+        self.shape, self.dtype, self.offset = shape, dtype, offset
+        self.strides = contiguous_strides(shape, dtype.itemsize) if strides is None else strides
+        self.__ruda_device__ = storage.device
+        self.__ruda_array_type__: Any = None  # filled in by jit.types
+        # Where the host cannot reach the memory, this only computes shapes and offsets of views.
+        self._shadow = _at(storage.address + offset, shape, dtype, self.strides, storage.owner)
+
+    # -- properties --
+
+    @property
+    def device(self) -> str:
+        """Name of the device: "cpu", "cuda:0"."""
+        return self.storage.device
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return self._shadow.size
+
+    @property
+    def nbytes(self) -> int:
+        return self._shadow.nbytes
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    def is_c_contiguous(self) -> bool:
+        """Whether the elements lie in C order without gaps."""
+        return self._shadow.flags.c_contiguous
+
+    def is_f_contiguous(self) -> bool:
+        """Whether the elements lie in Fortran order without gaps."""
+        return self._shadow.flags.f_contiguous
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether each element lies at a multiple of its size."""
+        return self._shadow.flags.aligned
+
+    # -- views --
+
+    def _view(self, view: np.ndarray[Any, Any]) -> DeviceArray:
+        """The array for a view of the shadow; an empty one lies anywhere, so at the start."""
+        offset = view.__array_interface__["data"][0] - self.storage.address if view.size else 0
+        return DeviceArray(
+            self._backend, self.storage, view.shape, view.dtype, view.strides, offset
+        )
+
+    @property
+    def T(self) -> DeviceArray:
+        """The transposed view."""
+        return self._view(self._shadow.T)
+
+    def transpose(self, axes: Sequence[int] | None = None) -> DeviceArray:
+        """A view with the axes in another order, reversed unless given."""
+        return self._view(self._shadow.transpose(axes))
+
+    def reshape(self, *shape: Any, order: str = "C") -> DeviceArray:
+        """A view with another shape, of an array contiguous in `order`; one axis may be -1."""
+        if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
+            shape = tuple(shape[0])
+        if not (self.is_c_contiguous() if order == "C" else self.is_f_contiguous()):
+            raise ValueError(
+                f"only an array that is contiguous in {order} order can be reshaped without a "
+                "copy: `.copy()` first"
+            )
+        new = _resolved(shape, self.size)
+        strides = contiguous_strides(new, self.dtype.itemsize, order)
+        return DeviceArray(self._backend, self.storage, new, self.dtype, strides, self.offset)
+
+    def ravel(self, order: str = "C") -> DeviceArray:
+        """The elements along one axis; a view, so the array must be contiguous in `order`."""
+        return self.reshape(self.size, order=order)
+
+    def squeeze(self, axis: Any = None, stream: Any = None) -> DeviceArray:
+        """A view without the axes of length 1."""
+        return self._view(self._shadow.squeeze(axis))
+
+    def view(self, dtype: Any) -> DeviceArray:
+        """The same bytes at another dtype."""
+        return self._view(self._shadow.view(numpy_dtype(dtype)))
+
+    def __getitem__(self, key: Any) -> Any:
+        """A view; with one index an axis the element itself, unless it is a record."""
+        found = self._view(self._select(key))
+        keys = key if isinstance(key, tuple) else (key,)
+        if found.ndim or found.dtype.names or any(k is Ellipsis or type(k) is str for k in keys):
+            return found
+        return found.copy_to_host()[()]
+
+    def _select(self, key: Any) -> np.ndarray[Any, Any]:
+        keys = key if isinstance(key, tuple) else (key,)
+        for k in keys:
+            if not (k is None or k is Ellipsis or isinstance(k, (int, np.integer, slice, str))) or (
+                isinstance(k, bool)
+            ):
+                raise IndexError(
+                    f"a DeviceArray takes integers and slices, not {type(k).__name__}; "
+                    "index on the host, or in a kernel"
+                )
+        if len(keys) == 1 and isinstance(keys[0], str):
+            return self._shadow[keys[0]]
+        if not any(k is Ellipsis for k in keys):
+            keys = (*keys, ...)  # so that NumPy gives a view even of one element
+        found: np.ndarray[Any, Any] = self._shadow[keys]
+        return found
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        target = self._view(self._select(key))
+        data = value.copy_to_host() if isinstance(value, DeviceArray) else np.asarray(value)
+        if target.storage.on_host:
+            target._shadow[...] = data
+        else:
+            whole = np.empty(target.shape, target.dtype)
+            whole[...] = data
+            target.copy_to_device(whole)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a DeviceArray without axes")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    # -- copies --
+
+    def copy_to_host(
+        self, ary: np.ndarray[Any, Any] | None = None, stream: Stream | None = None
+    ) -> np.ndarray[Any, Any]:
+        """The elements as a NumPy array: `ary` if given (same shape and dtype), else a new one."""
+        if ary is not None:
+            if not isinstance(ary, np.ndarray):
+                raise TypeError(f"copy_to_host fills a NumPy array, not {type(ary).__name__}")
+            self._compatible(ary, "copied to")
+        if self.storage.on_host:
+            if ary is None:
+                return np.array(self._shadow, order="K", subok=False)
+            ary[...] = self._shadow.reshape(ary.shape)
+            return ary
+        found = self._read(stream)
+        if ary is None:
+            return np.array(found, order="K")
+        ary[...] = found.reshape(ary.shape)
+        return ary
+
+    def _read(self, stream: Stream | None) -> np.ndarray[Any, Any]:
+        """The bytes from the first to the last element, seen as this array."""
+        low, nbytes = self._span()
+        out = np.empty(nbytes, np.uint8)
+        if nbytes:
+            self._backend.read(self.storage, low, out, stream)
+        return np.ndarray(self.shape, self.dtype, out, self.offset - low, self.strides)
+
+    def _span(self) -> tuple[int, int]:
+        """Offset of the lowest byte, and bytes up to the highest one."""
+        if not self.size:
+            return self.offset, 0
+        ways = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
+        low = self.offset + sum(min(way, 0) for way in ways)
+        return low, sum(map(abs, ways)) + self.dtype.itemsize
+
+    def copy_to_device(self, ary: Any, stream: Stream | None = None) -> None:
+        """Take the elements of a host or device array of the same shape and dtype."""
+        source = ary if isinstance(ary, DeviceArray) else np.asarray(ary)
+        self._compatible(source, "copied from")
+        data = ary.copy_to_host(stream=stream) if isinstance(ary, DeviceArray) else source
+        if self.storage.on_host:
+            self._shadow[...] = data.reshape(self.shape)
+            return
+        if not (self.is_c_contiguous() or self.is_f_contiguous()):
+            # The gaps hold other elements: read them, and write all back.
+            whole = self._read(stream)
+            whole[...] = data.reshape(self.shape)
+            low, nbytes = self._span()
+            raw = _at(
+                whole.__array_interface__["data"][0] - (self.offset - low), (nbytes,),
+                np.dtype(np.uint8), None, whole,
+            )  # fmt: skip
+        else:
+            order: Any = "C" if self.is_c_contiguous() else "F"
+            whole = np.asarray(data.reshape(self.shape), order=order)
+            low = self.offset
+            raw = whole.ravel(order="K").view(np.uint8)
+        if raw.size:
+            self._backend.write(self.storage, low, raw, stream)
+
+    def _compatible(self, other: Any, verb: str) -> None:
+        squeezed = [n for n in other.shape if n != 1]
+        if squeezed != [n for n in self.shape if n != 1]:
+            raise ValueError(
+                f"an array of shape {self.shape} cannot be {verb} one of shape {other.shape}"
+            )
+        if other.dtype != self.dtype:
+            raise TypeError(
+                f"an array of {self.dtype} cannot be {verb} one of {other.dtype}: convert on the "
+                "host, with `astype`"
+            )
+
+    def copy(self) -> DeviceArray:
+        """A contiguous copy on the same device."""
+        order = "F" if self.is_f_contiguous() and not self.is_c_contiguous() else "C"
+        storage = self._backend.allocate(self.nbytes, self.device)
+        strides = contiguous_strides(self.shape, self.dtype.itemsize, order)
+        new = DeviceArray(self._backend, storage, self.shape, self.dtype, strides)
+        new.copy_to_device(self)
+        return new
+
+    def item(self) -> Any:
+        """The only element, as a Python number."""
+        if self.size != 1:
+            raise ValueError(f"an array of {self.size} elements is not one number")
+        return self.copy_to_host().item()
+
+    def tolist(self) -> Any:
+        return self.copy_to_host().tolist()
+
+    # -- other libraries --
+
+    @property
+    def __ruda_host__(self) -> np.ndarray[Any, Any]:
+        """The NumPy array at the same memory; AttributeError where the host cannot reach it."""
+        if not self.storage.on_host:
+            raise AttributeError(f"the host cannot reach the memory of {self.device}")
+        return self._shadow
+
+    @property
+    def __array_interface__(self) -> Any:
+        return self.__ruda_host__.__array_interface__
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        if not self.storage.on_host and copy is False:
+            raise ValueError(f"the host cannot see an array of {self.device} without a copy")
+        host = self._shadow if self.storage.on_host else self.copy_to_host()
+        return np.array(host, dtype, copy=copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.__ruda_host__.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        kind, number = self.__ruda_host__.__dlpack_device__()
+        return int(kind), int(number)
+
+    def __reduce__(self) -> Any:
+        return _rebuild_array, (self.copy_to_host(), self.device)
+
+    def __repr__(self) -> str:
+        after = f", dtype={self.dtype}, device='{self.device}')"
+        if not self.storage.on_host and self.size > 1000:
+            return f"DeviceArray(shape={self.shape}{after}"
+        head = "DeviceArray("
+        text = np.array2string(self.copy_to_host(), separator=", ", prefix=head)
+        if not self.size and self.shape != (0,):
+            text += f", shape={self.shape}"
+        return f"{head}{text}{after}"
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing_attribute(self, "DeviceNDArray", name)
+
+
+def _rebuild_array(data: np.ndarray[Any, Any], device: str) -> DeviceArray:
+    from ruda import backends
+
+    backend: Any = backends.get(device)
+    order = "F" if data.flags.f_contiguous and not data.flags.c_contiguous else "C"
+    strides = contiguous_strides(data.shape, data.dtype.itemsize, order)
+    storage = backend.allocate(data.nbytes, device)
+    found = DeviceArray(backend, storage, data.shape, data.dtype, strides)
+    found.copy_to_device(data)
+    return found
+
+
+def numpy_dtype(dtype: Any) -> np.dtype[Any]:
+    """The NumPy dtype for one of ruda's, NumPy's or numba's, a record's too; a name such as "f32".
+
+    >>> numpy_dtype("f32"), numpy_dtype([("x", "f4")])
+    (dtype('float32'), dtype([('x', '<f4')]))
+    """
+    if isinstance(dtype, DType):
+        return dtype.numpy
+    if isinstance(dtype, list) or (isinstance(dtype, np.dtype) and dtype.names is not None):
+        return np.dtype(dtype)
+    return as_dtype(dtype).numpy
+
+
+def missing_attribute(owner: object, group: str, name: str) -> AttributeError:
+    """The error for an attribute that is not there: with a hint where numba-cuda has it."""
+    text = ""
+    if not name.startswith("_"):
+        from ruda.porting import rows
+
+        row = next((r for r in rows() if r.name == f"{group}.{name}"), None)
+        text = "" if row is None else f": {row.text}"
+        if row is not None and row.ruda:
+            text = f", but `{row.ruda}`{text if row.text else ''}"
+    return AttributeError(f"{type(owner).__name__} has no attribute {name!r}{text}")
+
+
+# ---- streams and events --------------------------------------------------------------------------
+
+
+class Stream:
+    """A queue of work of a device. What is given to it runs in order.
+
+    On `cpu` and `sim` work is done when the call that gives it returns, so there is nothing to
+    wait for.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def synchronize(self) -> None:
+        """Wait until the work given to the stream is done."""
+
+    @contextlib.contextmanager
+    def auto_synchronize(self) -> Iterator[Stream]:
+        """`with stream.auto_synchronize():` waits at the end of the block."""
+        yield self
+        self.synchronize()
+
+    def add_callback(self, callback: Callable[[Stream, int, Any], Any], arg: Any = None) -> None:
+        """Call `callback(stream, status, arg)` when the work given so far is done; status is 0."""
+        callback(self, 0, arg)
+
+    def async_done(self) -> asyncio.Future[None]:
+        """Something to `await` until the work given so far is done."""
+        import asyncio
+
+        future = asyncio.get_running_loop().create_future()
+        future.set_result(None)
+        return future
+
+    def __repr__(self) -> str:
+        return f"<ruda.Stream of {self.device}>"
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing_attribute(self, "Stream", name)
+
+
+class Event:
+    """A moment in a stream: `record` notes it, `elapsed_time` gives milliseconds between two.
+
+    >>> import ruda
+    >>> start, end = ruda.event(), ruda.event()
+    >>> start.record(); end.record(); start.elapsed_time(end) >= 0
+    True
+    """
+
+    def __init__(self, device: str, timing: bool = True) -> None:
+        self.device, self.timing = device, timing
+        self._time: int | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Note when the work given so far to the stream is done."""
+        self._time = time.perf_counter_ns()
+
+    def query(self) -> bool:
+        """Whether the work before the event is done; also if it was never recorded, as in CUDA."""
+        return True
+
+    def synchronize(self) -> None:
+        """Wait until the work before the event is done."""
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Let the stream wait for the event."""
+
+    def elapsed_time(self, end: Event) -> float:
+        """Milliseconds from this event to another."""
+        for event in (self, end):
+            if not isinstance(event, Event):
+                raise TypeError(f"the time between two events, not {type(event).__name__}")
+            if not event.timing:
+                raise DeviceError("an event made with `timing=False` has no time")
+            if event._time is None:
+                raise DeviceError("an event has a time only after `record`")
+        assert self._time is not None and end._time is not None
+        return (end._time - self._time) / 1e6
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing_attribute(self, "Event", name)

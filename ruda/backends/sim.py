@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from ruda.backends.base import Binary, DeviceInfo, Launch, Source
+from ruda.backends.base import Binary, DeviceInfo, HostMemory, Launch, Source
 from ruda.errors import LaunchError, LaunchWarning, Place
 from ruda.jit.interpret import Interpreter
 from ruda.jit.ir import Function
@@ -31,7 +31,7 @@ class Module:
     warned: set[tuple[str, Place]] = field(default_factory=set)
 
 
-class Sim:
+class Sim(HostMemory):
     """The backend (see `base.Backend`). `order` and `seed` mix the threads, for tests."""
 
     name = "sim"

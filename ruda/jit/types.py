@@ -272,6 +272,8 @@ def type_of(value: Any, name: str = "argument") -> Type:
     if value is None or isinstance(value, str):
         return Static.of(value)
     if hasattr(value, "__ruda_array_type__"):
+        if value.__ruda_array_type__ is None:
+            value.__ruda_array_type__ = _device_array_type(value, name)
         return value.__ruda_array_type__  # type: ignore[no-any-return]
     if isinstance(value, bool | int | float):  # subclasses
         return type_of(kind.__mro__[-2](value), name)
@@ -300,6 +302,10 @@ def _element(dtype: np.dtype[Any], name: str, what: str) -> ElementType:
 
 def _array_type(value: np.ndarray[Any, Any], name: str) -> ArrayType:
     flags = value.flags
+    if type(value) is not np.ndarray and hasattr(value, "mask"):  # numpy.ma is slow to import
+        raise LaunchTypeError(
+            f"{name}: a kernel does not see the mask of a masked array; pass `x.data` and `x.mask`"
+        )
     return ArrayType(
         _element(value.dtype, name, "an array"),
         value.ndim,
@@ -307,6 +313,12 @@ def _array_type(value: np.ndarray[Any, Any], name: str) -> ArrayType:
         not flags.writeable,
         flags.aligned,
     )
+
+
+def _device_array_type(value: Any, name: str) -> ArrayType:
+    layout = "C" if value.is_c_contiguous() else "A"
+    element = _element(value.dtype, name, "an array")
+    return ArrayType(element, value.ndim, layout, aligned=value.is_aligned)
 
 
 def flatten(types: Iterable[Type]) -> list[Type]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ruda.backends.base import Binary, DeviceInfo, Launch, Source
+from ruda.backends.base import Binary, DeviceInfo, HostMemory, Launch, Source
 from ruda.backends.cpu import compile as compiler
 from ruda.backends.cpu.compile import Module
 from ruda.jit import emit_python, passes
@@ -18,7 +18,7 @@ from ruda.jit.passes.flatten import flat_axis, is_flat
 from ruda.jit.passes.indices import simplify
 
 
-class CpuBackend:
+class CpuBackend(HostMemory):
     """Backend "cpu"; see `ruda.backends.base.Backend`."""
 
     name = "cpu"
