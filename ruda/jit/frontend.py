@@ -17,6 +17,7 @@ import functools
 import inspect
 import linecache
 import types
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -36,7 +37,7 @@ from ruda.errors import (
     SourceUnavailableError,
     UnsupportedError,
 )
-from ruda.jit import intrinsics, ir
+from ruda.jit import intrinsics, ir, sources
 from ruda.jit.passes.uniformity import check_barriers
 from ruda.jit.types import (
     ArrayType,
@@ -153,8 +154,20 @@ class Definition:
     unassigned: frozenset[tuple[int, str]]  # lines and names read before any assignment
 
 
-@functools.lru_cache(maxsize=1024)
+# Functions live as long as their users want: kernels that are defined again and again are let go.
+_DEFINITIONS: weakref.WeakKeyDictionary[types.FunctionType, Definition]
+_DEFINITIONS = weakref.WeakKeyDictionary()
+
+
 def definition(function: types.FunctionType) -> Definition:
+    """The syntax tree of a function, parsed once."""
+    found = _DEFINITIONS.get(function)
+    if found is None:
+        found = _DEFINITIONS[function] = _parse(function)
+    return found
+
+
+def _parse(function: types.FunctionType) -> Definition:
     """Parse a function. Its text must be in a file or, for notebook cells and the like, in `linecache`."""
     name = function.__name__
     if name == "<lambda>":
@@ -163,7 +176,7 @@ def definition(function: types.FunctionType) -> Definition:
             "write `def` with @ruda.jit"
         )
     try:
-        lines, first = inspect.getsourcelines(function)
+        lines, first = sources.lines_of(function)
         file = inspect.getsourcefile(function) or function.__code__.co_filename
     except (OSError, TypeError):
         raise SourceUnavailableError(
@@ -723,7 +736,11 @@ class Translator:
             return self.from_slot(scope.prefix + name, slot, place)
         if name in scope.cells:
             cell = scope.cells[name]
-            return self.capture(cell, "cell_contents", name, cell.cell_contents, place)
+            try:
+                content = cell.cell_contents
+            except ValueError:  # empty: not assigned yet, or deleted
+                raise KernelNameError(f"variable `{name}` has no value", place) from None
+            return self.capture(cell, "cell_contents", name, content, place)
         if name in scope.globals:
             return self.capture(scope.globals, name, name, scope.globals[name], place)
         if hasattr(builtins, name):

@@ -10,18 +10,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import pickle
 import threading
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, overload
 
 import numpy as np
 
 from ruda import backends
+from ruda.backends.base import Binary, Launch, Stream
 from ruda.dtypes import DType
 from ruda.errors import NOWHERE, LaunchTypeError, LaunchValueError
-from ruda.jit import language
+from ruda.jit import language, sources
 from ruda.jit.types import (
     ArrayType,
     RecordType,
@@ -36,12 +38,14 @@ from ruda.jit.types import (
 from ruda.settings import settings
 
 if TYPE_CHECKING:
-    from ruda.backends.base import Binary, Launch, Source
+    from ruda.backends.base import Source
     from ruda.jit.ir import Function
 
 P = ParamSpec("P")
 MAX_GRID = 2**31 - 1
 MAX_THREADS = 1024
+MAX_CONFIGURATIONS = 1024  # launch shapes of a kernel that are kept ready
+MAX_VARIANTS = 16  # specialisations for other captured values that are kept
 
 
 @dataclass(frozen=True)
@@ -54,30 +58,25 @@ class KernelOptions:
     wraparound: bool = True
     check: bool | None = None
     debug: bool = False
+    cache: bool = True
 
 
-@dataclass
-class Specialisation:
-    """A kernel for given types, on a device: IR always, the rest as far as it was needed."""
-
-    types: tuple[Type, ...]
-    device: str
-    function: Function
-    source: Source | None = None
-    binary: Binary | None = None
-    module: Any = None
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Capture:
     """A global or closure value that a kernel used, and where it can be looked at again."""
 
-    holder: Any
+    holder: Any  # a module's dictionary, or a closure's cell
     key: str
     value: Any
-    snapshot: bytes | None  # of a NumPy array, which may be changed in place
+    content: Any  # of the value: equal for values that give the same kernel
+
+    @property
+    def is_immutable(self) -> bool:
+        """Whether the very same object is always the same value: not of arrays."""
+        return not _has_array(self.value)
 
     def current(self) -> Any:
+        """The value now; None where it was deleted."""
         if isinstance(self.holder, dict):
             return self.holder.get(self.key)
         try:
@@ -85,18 +84,90 @@ class Capture:
         except ValueError:
             return None
 
-    def token(self) -> Any:
-        """Hashable, and different when the value is."""
-        value = self.current()
-        if isinstance(value, np.ndarray):
-            return value.tobytes(), value.shape, value.dtype.str
-        if isinstance(value, (int, float, complex, str, tuple)):
-            try:
-                hash(value)
-            except TypeError:
-                return id(value)
-            return type(value), repr(value)
-        return id(value)
+    def unchanged(self, now: Any) -> bool:
+        if now is self.value and self.is_immutable:
+            return True
+        return bool(content(now) == self.content)
+
+    @property
+    def guard(self) -> tuple[Any, Any, Any]:
+        """What a launcher compares: (dictionary, name, value) or (cell, None, value)."""
+        return self.holder, self.key if isinstance(self.holder, dict) else None, self.value
+
+
+class _Same:
+    """Equal only to itself wrapped again. It keeps the object, so that no other gets its address."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.value is self.value
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def content(value: Any) -> Any:
+    """What a captured value contributes to a kernel, to be compared with `==`.
+
+    >>> content(1) == content(1.0), content((1, 0.0)) == content((1, -0.0))
+    (False, False)
+    """
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tobytes(), value.shape, value.dtype
+    if isinstance(value, tuple):
+        return type(value), tuple(content(v) for v in value)
+    if isinstance(value, (bool, int, float, complex, str)):
+        return type(value), repr(value)
+    return _Same(value)
+
+
+def _has_array(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return any(_has_array(v) for v in value)
+    return isinstance(value, np.ndarray)
+
+
+def _is_language(value: Any) -> bool:
+    """Modules and names of the language: captured by most kernels, and never another thing."""
+    return isinstance(value, (types.ModuleType, language.Namespace)) or hasattr(
+        value, "__ruda_name__"
+    )
+
+
+@dataclass(eq=False)
+class Specialisation:
+    """A kernel for given types, on a device: IR always, the rest as far as it was needed."""
+
+    types: tuple[Type, ...]
+    device: str
+    function: Function
+    captures: tuple[Capture, ...] = ()
+    source: Source | None = None
+    binary: Binary | None = None
+    module: Any = None
+
+    def fits(self, block: tuple[int, int, int] | None) -> bool:
+        """Whether it is right for a block, and for what the captured variables hold now."""
+        if self.function.block is not None and self.function.block != block:
+            return False
+        now = [c.current() for c in self.captures]
+        if not all(c.unchanged(v) for c, v in zip(self.captures, now, strict=True)):
+            return False
+        if any(c.value is not v for c, v in zip(self.captures, now, strict=True)):
+            # Equal, but other objects: launchers compare objects.
+            self.captures = tuple(
+                replace(c, value=v) for c, v in zip(self.captures, now, strict=True)
+            )
+        return True
+
+    def guards(self) -> tuple[tuple[Any, Any, Any], ...] | None:
+        """What a launcher must compare before it runs; None if that is more than objects."""
+        if all(c.is_immutable for c in self.captures):
+            return tuple(c.guard for c in self.captures)
+        return None
 
 
 class Kernel(Generic[P]):
@@ -119,18 +190,26 @@ class Kernel(Generic[P]):
         self.options = options
         self.signatures = tuple(signatures)
         self.device_signature = signatures[0] if options.device and signatures else None
-        self.constexprs = _constexpr_positions(function)
+        self.signature = inspect.signature(function)
+        self.parameters = tuple(
+            p.name
+            for p in self.signature.parameters.values()
+            if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)  # refused by the frontend, by place
+        )
+        self.constexprs = _constexpr_positions(self.signature)
         self._lock = threading.RLock()
-        self._specialisations: dict[Any, Specialisation] = {}
-        self._captures: dict[tuple[int, str], Capture] = {}
+        # By types, device and settings; the newest of those that differ in captured values first.
+        self._specialisations: dict[Any, tuple[Specialisation, ...]] = {}
+        # Launchers that are ready, by configuration, and the settings that they were made under.
         self._current: tuple[Any, dict[Any, Callable[..., None]]] = (None, {})
-        self._configured: dict[Any, Configured] = {}
+        self._configured: dict[Launch, Configured] = {}
+        sources.remember(function)
 
     # -- launching --
 
     def __getitem__(self, configuration: Any) -> Callable[P, None]:
         state, ready = self._current
-        if state is settings.local.get() and not self._captures:
+        if state is (settings.local.get() or settings.base):
             try:
                 return ready[configuration]
             except (KeyError, TypeError):
@@ -140,16 +219,20 @@ class Kernel(Generic[P]):
     def _configure(self, configuration: Any) -> Callable[P, None]:
         if self.options.device:
             raise LaunchTypeError(
-                f"`{self.__name__}` is a device function: call it from a kernel, it cannot be launched"
+                f"`{self.__name__}` is a device function: it is called from a kernel, not launched"
             )
         launch = parse_configuration(self.__name__, configuration)
         configured = self._configured.get(launch)
         if configured is None:
-            configured = self._configured[launch] = Configured(self, launch)
-        state = settings.local.get()
+            if len(self._configured) >= MAX_CONFIGURATIONS:
+                self._configured.clear()
+                self._current = (None, {})
+            configured = self._configured.setdefault(launch, Configured(self, launch))
+        state = settings.state()
         if self._current[0] is not state:
             self._current = (state, {})
         with contextlib.suppress(TypeError):  # lists are welcome, but not hashable
+            self._current[1].setdefault(configuration, configured)
             configured.names.add(configuration)
         return configured
 
@@ -179,9 +262,13 @@ class Kernel(Generic[P]):
         >>> double.forall(x.size)(x); x
         array([0., 2., 4.])
         """
+        if isinstance(ntasks, (bool, np.bool_)) or not isinstance(ntasks, (int, np.integer)):
+            raise LaunchTypeError(
+                f"`forall` needs a number of tasks, not {type(ntasks).__name__} ({ntasks!r})"
+            )
         if ntasks < 0:
             raise LaunchValueError(f"`forall` needs a number of tasks of at least 0, not {ntasks}")
-        block = tpb or 256
+        (block, _, _) = as_dimensions(tpb or 256, "block", self.__name__)
         return self[max(1, -(-int(ntasks) // block)), block, stream, sharedmem]
 
     # -- specialising --
@@ -192,9 +279,8 @@ class Kernel(Generic[P]):
         *,
         block: tuple[int, int, int] | None = None,
         needs_block: Callable[[Function], bool] = lambda f: False,
-        any_block: bool = True,
-    ) -> Function:
-        """The IR for given types; with the block's size in it only if it is needed."""
+    ) -> tuple[Function, tuple[Capture, ...]]:
+        """The IR for given types, with the block's size in it only if needed; what it captured."""
         from ruda.jit import frontend
 
         o = self.options
@@ -221,14 +307,12 @@ class Kernel(Generic[P]):
             if known is None and block is not None and needs_block(translation.function):
                 continue
             break
-        for place, (holder, key, value) in translation.captures.items():
-            if isinstance(value, (types.ModuleType, language.Namespace)) or hasattr(
-                value, "__ruda_name__"
-            ):
-                continue
-            snapshot = value.tobytes() if isinstance(value, np.ndarray) else None
-            self._captures[place] = Capture(holder, key, value, snapshot)
-        return translation.function
+        captures = tuple(
+            Capture(holder, key, value, content(value))
+            for holder, key, value in translation.captures.values()
+            if not _is_language(value)
+        )
+        return translation.function, captures
 
     def specialise(
         self, argument_types: tuple[Type, ...], device: str, block: tuple[int, int, int] | None
@@ -236,33 +320,32 @@ class Kernel(Generic[P]):
         """Translate, emit, compile and load; each step once, under a lock."""
         from ruda.jit import verify
 
-        backend = backends.get(device)
-        key = self._key(argument_types, device, None)
-        found = self._specialisations.get(key) or self._specialisations.get((key, block))
-        if found is not None:
-            return found
-        with self._lock:
-            key = self._key(argument_types, device, None)
-            found = self._specialisations.get(key) or self._specialisations.get((key, block))
-            if found is not None:
+        backend: Any = backends.get(device)
+        key = argument_types, device, _flags()
+        for found in self._specialisations.get(key, ()):
+            if found.fits(block):
                 return found
+        with self._lock:
+            for found in self._specialisations.get(key, ()):
+                if found.fits(block):
+                    return found
             self._check_signature(argument_types)
             needs_block = getattr(backend, "needs_block", lambda f: False)
-            function = self.translate(argument_types, block=block, needs_block=needs_block)
+            function, captures = self.translate(
+                argument_types, block=block, needs_block=needs_block
+            )
             if settings.debug >= 1:
                 verify.verify(function)
             target = backend.target(device)
-            made = Specialisation(argument_types, device, function)
+            made = Specialisation(argument_types, device, function, captures)
             made.binary = self._cached(made, backend, target)
             made.module = backend.load(made.binary, function, device)
-            key = self._key(argument_types, device, None)  # captures are known only now
-            self._specialisations[(key, block) if function.block is not None else key] = made
+            known = self._specialisations.get(key, ())
+            self._specialisations[key] = (made, *known)[:MAX_VARIANTS]
             return made
 
     def _cached(self, made: Specialisation, backend: Any, target: Any) -> Binary:
         """The binary from the disk cache, else compiled and stored."""
-        from ruda.backends.base import Binary
-
         if not getattr(backend, "cacheable", False):
             made.source = backend.emit(made.function, target)
             return backend.compile(made.source, target)  # type: ignore[no-any-return]
@@ -270,13 +353,15 @@ class Kernel(Generic[P]):
 
         parts = self._key_parts(made, target)
         key = cache.key_of(parts)
-        entry = cache.lookup(key, parts=parts, resolves=backend.resolves)
+        keep = self.options.cache
+        entry = cache.lookup(key, parts=parts, resolves=backend.resolves) if keep else None
         if entry is not None:
             return Binary(entry.payload, entry.metadata["binary"], entry.symbols)
         made.source = backend.emit(made.function, target)
         binary: Binary = backend.compile(made.source, target)
-        metadata = {"binary": binary.metadata}
-        cache.store(key, cache.Entry(binary.payload, metadata, binary.symbols), parts=parts)
+        if keep:
+            metadata = {"binary": binary.metadata}
+            cache.store(key, cache.Entry(binary.payload, metadata, binary.symbols), parts=parts)
         return binary
 
     def _key_parts(self, made: Specialisation, target: Any) -> dict[str, str | bytes]:
@@ -297,30 +382,37 @@ class Kernel(Generic[P]):
             parts["places"] = repr([s.place for s in ir.statements(function.body)])
         return parts
 
-    def _key(self, argument_types: tuple[Type, ...], device: str, block: Any) -> Any:
-        captured = tuple(c.token() for c in self._captures.values())
-        flags = (settings.fastmath, settings.check, settings.deterministic, settings.default_float)
-        return argument_types, device, flags, captured
-
     def _check_signature(self, argument_types: tuple[Type, ...]) -> None:
-        names = parameter_names(self.py_func)
-        if len(argument_types) != len(names):
-            raise LaunchTypeError(
-                f"`{self.__name__}` takes {len(names)} arguments ({', '.join(names)}), "
-                f"not {len(argument_types)}"
-            )
+        if len(argument_types) != len(self.parameters):
+            raise self._wrong_count(len(argument_types))
+
+    def _wrong_count(self, count: int) -> LaunchTypeError:
+        names = ", ".join(self.parameters)
+        error = LaunchTypeError(
+            f"`{self.__name__}` takes {len(self.parameters)} arguments ({names}), not {count}"
+        )
+        if self.parameters[:1] == ("self",):
+            error.add_note("hint: a kernel in a class gets no instance: leave `self` out")
+        return error
+
+    def bind(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """The arguments in the order of the parameters, with defaults filled in."""
+        if not named and len(arguments) == len(self.parameters):
+            return arguments
+        try:
+            bound = self.signature.bind(*arguments, **named)
+        except TypeError as error:
+            if not named:
+                raise self._wrong_count(len(arguments)) from None
+            raise LaunchTypeError(f"`{self.__name__}`: {error}") from None
+        bound.apply_defaults()
+        return tuple(bound.arguments[name] for name in self.parameters)
 
     def argument_types(self, arguments: Sequence[Any]) -> tuple[Type, ...]:
         """The types of launch arguments; a signature, if any, decides about scalars."""
-        names = parameter_names(self.py_func)
-        if len(arguments) != len(names):
-            raise LaunchTypeError(
-                f"`{self.__name__}` takes {len(names)} arguments ({', '.join(names)}), "
-                f"not {len(arguments)}"
-            )
         found = [
             constexpr_type(v, n) if k in self.constexprs else type_of(v, f"`{n}`")
-            for k, (v, n) in enumerate(zip(arguments, names, strict=True))
+            for k, (v, n) in enumerate(zip(arguments, self.parameters, strict=True))
         ]
         if not self.signatures:
             return tuple(found)
@@ -338,7 +430,7 @@ class Kernel(Generic[P]):
     def _described(
         self, target: str, specs: Sequence[Any], block: Any, constexpr: dict[str, Any] | None
     ) -> Specialisation:
-        names = parameter_names(self.py_func)
+        names = self.parameters
         given = iter(specs or (self.signatures[0].arguments if self.signatures else ()))
         constants = constexpr or {}
         try:
@@ -355,8 +447,8 @@ class Kernel(Generic[P]):
         needs_block = getattr(backend, "needs_block", lambda f: False)
         if shape is None:
             shape = (256, 1, 1)
-        function = self.translate(argument_types, block=shape, needs_block=needs_block)
-        made = Specialisation(argument_types, target, function)
+        function, captures = self.translate(argument_types, block=shape, needs_block=needs_block)
+        made = Specialisation(argument_types, target, function, captures)
         made.source = backend.emit(function, backend.target(target))
         return made
 
@@ -388,22 +480,38 @@ class Kernel(Generic[P]):
 
     def __repr__(self) -> str:
         kind = "device function" if self.options.device else "kernel"
-        return f"<ruda {kind} {self.__qualname__}{inspect.signature(self.py_func)}>"
+        return f"<ruda {kind} {self.__qualname__}{self.signature}>"
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: Any, owner: Any = None) -> Kernel[P]:
+        """A kernel in a class is what a static method is."""
+        return self
+
+    def __copy__(self) -> Kernel[P]:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Kernel[P]:
         return self
 
     def __reduce__(self) -> Any:
-        return _find_kernel, (self.__module__, self.__qualname__)
+        """Kernels travel by name, as functions do."""
+        found = _find_kernel(self.__module__, self.__qualname__)
+        if found is self:
+            return _find_kernel, (self.__module__, self.__qualname__)
+        if found is self.py_func:  # `kernel = ruda.jit(function)` beside its function
+            return Kernel, (self.py_func, self.options, self.signatures)
+        raise pickle.PicklingError(
+            f"cannot pickle kernel `{self.__qualname__}`: it is not found as "
+            f"{self.__module__}.{self.__qualname__}; define it at the top of a module"
+        )
 
 
 def _find_kernel(module: str, qualname: str) -> Any:
-    """Kernels travel by name, as functions do."""
+    """The object of that name; None if there is none."""
     import importlib
 
     found: Any = importlib.import_module(module)
     for part in qualname.split("."):
-        found = getattr(found, part)
+        found = getattr(found, part, None)
     return found
 
 
@@ -413,29 +521,43 @@ class Configured:
     def __init__(self, kernel: Kernel[Any], launch: Launch) -> None:
         self.kernel, self.launch = kernel, launch
         self.names: set[Any] = set()  # the configurations that lead here
-        self.launchers: dict[Any, Callable[..., None]] = {}
+        # By specialisation, with what it was made under: settings and captured values.
+        self.launchers: dict[Specialisation, tuple[Any, Any, Callable[..., None]]] = {}
 
-    def __call__(self, *arguments: Any) -> None:
+    def __call__(self, *arguments: Any, **named: Any) -> None:
         kernel, launch = self.kernel, self.launch
+        arguments = kernel.bind(arguments, named)
         values = [getattr(a, "__ruda_argument__", a) for a in arguments]
         argument_types = kernel.argument_types(values)
-        device = launch_device(values, kernel.__name__)
+        device = launch_device(values, launch.stream, kernel.__name__)
         made = kernel.specialise(argument_types, device, launch.block)
-        key = (id(made), settings.local.get() is None)
-        launcher = self.launchers.get(key)
-        if launcher is None:
-            backend = backends.get(device)
-            native = backend.launcher(made.module, launch, self)
-            flat = any(
-                isinstance(t, (TupleType, Static, RecordType)) for t in argument_types
-            ) or any(not isinstance(v, np.ndarray) and hasattr(v, "__ruda_host__") for v in values)
-            launcher = self.launchers[key] = native
-            if not flat and not kernel._captures and getattr(native, "is_native", True):
-                state = settings.local.get()
-                if kernel._current[0] is state:
-                    for name in self.names:
-                        kernel._current[1][name] = native
+        state, captures, launcher = self.launchers.get(made, (None, None, None))
+        if launcher is None or state is not settings.state() or captures is not made.captures:
+            launcher = self._prepare(made, argument_types, values)
         launcher(*flatten_arguments(values, argument_types))
+
+    def _prepare(
+        self, made: Specialisation, argument_types: Sequence[Type], values: Sequence[Any]
+    ) -> Callable[..., None]:
+        """A launcher for a specialisation. Where it can, it serves the next launches by itself."""
+        backend: Any = backends.get(made.device)
+        state, guards = settings.state(), made.guards()
+        current = self.kernel._current
+        checked = getattr(backend, "launcher_checks", False)
+        if checked and guards:
+            launcher = backend.launcher(made.module, self.launch, self, guards=guards)
+        else:
+            launcher = backend.launcher(made.module, self.launch, self)
+        if len(self.launchers) >= MAX_VARIANTS:
+            self.launchers.clear()
+        self.launchers[made] = state, made.captures, launcher
+        plain = not any(
+            isinstance(t, (TupleType, Static, RecordType)) for t in argument_types
+        ) and not any(hasattr(v, "__ruda_host__") for v in values)
+        if plain and checked and guards is not None and current[0] is state:
+            for name in tuple(self.names):
+                current[1][name] = launcher
+        return launcher  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"<{self.kernel.__name__}{[self.launch.grid, self.launch.block]}>"
@@ -456,38 +578,42 @@ def flatten_arguments(values: Sequence[Any], types: Sequence[Type]) -> list[Any]
                 out.append(np.asarray(value).reshape(1))
             case DType() if isinstance(value, enum.Enum):
                 out.append(value.value)
-            case DType() if not kind.weak and not isinstance(value, np.generic):
+            case DType() if not kind.weak and getattr(value, "dtype", None) != kind.numpy:
                 out.append(fitted_scalar(value, kind))
+            case ArrayType() if isinstance(value, np.ndarray):
+                # A subclass may read elements in a way of its own: memmap, matrix.
+                out.append(value if type(value) is np.ndarray else value.view(np.ndarray))
             case _:
                 out.append(getattr(value, "__ruda_host__", value))
     return out
 
 
 def fitted_scalar(value: Any, dtype: DType) -> Any:
-    """A Python number for a parameter whose dtype a signature declared."""
-    if dtype.is_integer and isinstance(value, int):
+    """A number of another type for a parameter whose dtype a signature declared."""
+    if dtype.is_integer and isinstance(value, (int, np.integer)):
         low, high = dtype.range
         if not low <= value <= high:
             raise OverflowError(f"{value} does not fit {dtype}")
     return dtype(value)
 
 
-def launch_device(values: Sequence[Any], name: str) -> str:
-    """Where a launch runs: where its arrays live, else the default device."""
-    places: dict[str, None] = {}
-    for v in values:
-        place = getattr(v, "__ruda_device__", None)
-        if place is not None:
-            places[place] = None
+def launch_device(values: Sequence[Any], stream: Any, name: str) -> str:
+    """Where a launch runs: where its arrays live, else the current device."""
+    here = backends.current()
+    places = {v.__ruda_device__ for v in values if hasattr(v, "__ruda_device__")}
+    if here == "sim":
+        places = {"sim" if p == "cpu" else p for p in places}  # they share the host's memory
     if len(places) > 1:
         raise LaunchTypeError(
-            f"`{name}`: the arrays are on several devices ({', '.join(places)}); move them to one"
+            f"`{name}`: the arrays are on several devices ({', '.join(sorted(places))}); "
+            "move them to one"
         )
-    if places:
-        device = next(iter(places))
-        # The interpreter and the CPU share the host's memory.
-        return settings.device if device == "cpu" and settings.device == "sim" else device
-    return settings.device  # type: ignore[no-any-return]
+    device: str = next(iter(places), here)
+    if stream is not None and stream.device != device and {stream.device, device} != {"cpu", "sim"}:
+        raise LaunchTypeError(
+            f"`{name}`: the launch is on {device}, but its stream belongs to {stream.device}"
+        )
+    return device
 
 
 def constexpr_type(value: Any, name: str) -> Static:
@@ -528,15 +654,15 @@ def fit_signature(signature: Signature, found: Sequence[Type]) -> tuple[Type, ..
     return tuple(out)
 
 
-def parameter_names(function: types.FunctionType) -> list[str]:
-    """The names of a kernel's parameters; the frontend refuses `*args` and `**kwargs` by place."""
-    parameters = inspect.signature(function).parameters.values()
-    return [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+def _flags() -> tuple[Any, ...]:
+    """The settings that a specialisation depends on."""
+    s = settings
+    return s.fastmath, s.check, s.deterministic, s.default_float, s.unroll_limit
 
 
-def _constexpr_positions(function: types.FunctionType) -> frozenset[int]:
+def _constexpr_positions(signature: inspect.Signature) -> frozenset[int]:
     out = []
-    for k, p in enumerate(inspect.signature(function).parameters.values()):
+    for k, p in enumerate(signature.parameters.values()):
         a = p.annotation
         if a is language.constexpr or (isinstance(a, str) and a.split(".")[-1] == "constexpr"):
             out.append(k)
@@ -566,10 +692,7 @@ def as_dimensions(value: Any, what: str, name: str) -> tuple[int, int, int]:
     return (*out, *(1,) * (3 - len(out)))  # type: ignore[return-value]
 
 
-@functools.lru_cache(maxsize=4096)
-def _parse_cached(name: str, grid: Any, block: Any, stream: Any, shared_bytes: Any) -> Launch:
-    from ruda.backends.base import Launch
-
+def _launch(name: str, grid: Any, block: Any, stream: Any, shared_bytes: Any) -> Launch:
     blocks = as_dimensions(grid, "grid", name)
     threads = as_dimensions(block, "block", name)
     if np.prod([int(n) for n in threads], dtype=object) > MAX_THREADS:
@@ -585,6 +708,10 @@ def _parse_cached(name: str, grid: Any, block: Any, stream: Any, shared_bytes: A
         raise LaunchTypeError(f"`{name}`: dynamic shared memory is a number of bytes")
     if shared_bytes < 0:
         raise LaunchValueError(f"`{name}`: dynamic shared memory cannot be {shared_bytes} bytes")
+    if stream is not None and not isinstance(stream, Stream):
+        raise LaunchTypeError(
+            f"`{name}`: a stream comes from ruda.stream(), not {type(stream).__name__}"
+        )
     return Launch(blocks, threads, int(shared_bytes), stream)
 
 
@@ -596,22 +723,42 @@ def parse_configuration(name: str, configuration: Any) -> Launch:
             "shared memory after them if wanted"
         )
     grid, block, *rest = configuration
-    grid = tuple(grid) if isinstance(grid, list) else grid
-    block = tuple(block) if isinstance(block, list) else block
     stream = rest[0] if rest else None
     if isinstance(stream, int) and stream == 0:
         stream = None
-    try:
-        return _parse_cached(name, grid, block, stream, rest[1] if len(rest) > 1 else 0)
-    except TypeError as error:
-        if isinstance(error, LaunchTypeError):
-            raise
-        raise LaunchTypeError(
-            f"`{name}`: {configuration!r} is not a launch configuration"
-        ) from None
+    return _launch(name, grid, block, stream, rest[1] if len(rest) > 1 else 0)
 
 
 # ---- the decorator ----
+
+
+@overload
+def jit(function: Callable[P, Any], /) -> Kernel[P]: ...
+
+
+@overload
+def jit(
+    function_or_signature: Any = None,
+    signatures: Any = None,
+    *,
+    device: bool = False,
+    fastmath: bool | None = None,
+    contract: bool | None = None,
+    wraparound: bool = True,
+    check: bool | None = None,
+    debug: bool = False,
+    inline: Any = None,
+    forceinline: bool = False,
+    opt: bool = True,
+    lineinfo: bool = False,
+    lto: bool | None = None,
+    cache: bool = True,
+    max_registers: int | None = None,
+    launch_bounds: Any = None,
+    shared_memory_carveout: Any = None,
+    link: Any = (),
+    extensions: Any = (),
+) -> Callable[[Callable[P, Any]], Kernel[P]]: ...
 
 
 def jit(
@@ -625,11 +772,16 @@ def jit(
     check: bool | None = None,
     debug: bool = False,
     inline: Any = None,
+    forceinline: bool = False,
     opt: bool = True,
     lineinfo: bool = False,
+    lto: bool | None = None,
     cache: bool = True,
     max_registers: int | None = None,
+    launch_bounds: Any = None,
+    shared_memory_carveout: Any = None,
     link: Any = (),
+    extensions: Any = (),
 ) -> Any:
     """Compile a Python function for a grid of threads.
 
@@ -648,11 +800,12 @@ def jit(
     >>> saxpy[1, 32](2.0, x, x, out); out
     array([0., 3., 6., 9.], dtype=float32)
     """
-    if link:
+    if link or extensions:
         raise NotImplementedError(
-            "`link` is not in ruda: write the function in Python with @ruda.jit"
+            f"`{'link' if link else 'extensions'}` is not in ruda: foreign code is not linked into "
+            "kernels; write the function in Python with @ruda.jit"
         )
-    options = KernelOptions(device, fastmath, contract, wraparound, check, debug)
+    options = KernelOptions(device, fastmath, contract, wraparound, check, debug, cache)
     if isinstance(function_or_signature, types.FunctionType):
         return Kernel(function_or_signature, options)
     if isinstance(function_or_signature, Kernel):

@@ -7,7 +7,7 @@ The docstrings are the reference: docs/language.md is generated from them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ruda import dtypes
 from ruda.dtypes import DType
@@ -244,6 +244,10 @@ class Namespace:
         self._name, self.__doc__ = name, doc
         for key, value in members.items():
             setattr(self, key, value)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __repr__(self) -> str:
         return f"<ruda.{self._name}: {', '.join(k for k in vars(self) if k[0] != '_')}>"
