@@ -224,7 +224,9 @@ def promote(a: DType, b: DType) -> DType:
     """The dtype of a variable or array that holds values of both.
 
     An integer never widens a float (but with a 16-bit float it gives float32), uint64 never goes
-    through float, and a weak dtype never widens what it meets.
+    through float, and a weak dtype never widens what it meets. The order in which values meet does
+    not matter, unless the default float is float64: then an integer and a weak float are float64
+    at once, and only after a float32 is the weak float one too.
 
     >>> promote(float32, int64), promote(int32, uint32), promote(uint64, int64)
     (ruda.float32, ruda.int64, ruda.uint64)
@@ -246,9 +248,9 @@ def _promote_weak(strong: DType, weak: DType) -> DType:
         return strong
     if strong.kind == "bool":
         return weak
-    if weak.kind == "complex":
-        return complex128 if strong is float64 else complex64
-    return default_float()  # an integer and a weak float
+    if strong.is_integer:
+        return default_of(weak)
+    return complex128 if strong is float64 else complex64  # a float and a weak complex
 
 
 @functools.cache

@@ -121,8 +121,8 @@ def package_version(package: str) -> str:
 
 def _ruda_version() -> str:
     """The version and, as a checkout changes without it, a digest of the code that makes code."""
-    import ruda
-
+    ruda = sys.modules["ruda"]  # it is being imported or was; jit imports nothing above it
+    assert ruda.__file__ is not None
     root = os.path.dirname(os.path.abspath(ruda.__file__))
     digest = sha256()
     for path in _compiler_files(root):
@@ -138,7 +138,9 @@ def _compiler_files(root: str) -> Iterator[str]:
     for package in ("backends", "jit"):
         for folder, folders, names in os.walk(os.path.join(root, package)):
             folders.sort()
-            yield from (os.path.join(folder, n) for n in sorted(names) if n.endswith(".py"))
+            for name in sorted(names):
+                if name.endswith((".py", ".ll")):
+                    yield os.path.join(folder, name)
 
 
 def _libc() -> str:
