@@ -38,6 +38,8 @@ LAYERS = {
 EXCEPTIONS = {
     ("dtypes", "jit.intrinsics"): "float32(x) on the host converts as kernels do",
     ("dtypes", "jit.types"): "float32[:] is a type of the kernel language",
+    ("backends.base", "backends"): "a pickled array finds the backend of its device",
+    ("backends.base", "porting"): "attributes that numba-cuda has are refused with a hint",
 }
 
 # Heavy libraries, and the only places that may import them.

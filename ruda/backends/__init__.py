@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import logging
 from typing import TYPE_CHECKING
 
 from ruda.errors import DeviceNotFoundError
@@ -80,6 +79,8 @@ def _automatic() -> str:
     """CUDA, else a hardware WebGPU adapter, else the CPU; tells which, once."""
     names = [d.name for d in devices() if d.kind == "hardware"]
     kinds = ("cuda", "wgpu", "cpu")
+    import logging
+
     chosen = next(n for kind in kinds for n in names if n.partition(":")[0] == kind)
     logging.getLogger("ruda").info("device=auto: %s", chosen)
     return chosen
