@@ -1,7 +1,9 @@
-"""`python -m benchmarks [rows ...]`: print the ratios against every peer installed, and keep the samples.
+"""`python -m benchmarks [rows ...]`: print the ratios against every peer installed, and keep the
+samples.
 
 Runs itself again bound to one core and without settings that slow OpenBLAS, so that both sides of
-each row have one thread. Writes benchmarks/results/<device>-<date>.json; the README's table is made from it.
+each row have one thread. Writes benchmarks/results/<device>-<date>.json; the README's table is
+made from it.
 """
 
 from __future__ import annotations
@@ -94,9 +96,7 @@ def main() -> None:
         RESULTS.mkdir(exist_ok=True)
         path = RESULTS / f"cpu-{record['date']}.json"
         path.write_text(json.dumps(record, indent=1) + "\n")
-        print(
-            f"wrote {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name}"
-        )
+        print(f"wrote benchmarks/results/{path.name}")
 
 
 if __name__ == "__main__":

@@ -104,7 +104,8 @@ def installed(name: str) -> bool:
 
 
 def numba_prange(source: str, **names: Any) -> Callable[..., Any]:
-    """A hand-written numba loop, `parallel=True` and fastmath only where a sum must be reordered."""
+    """A hand-written numba loop, `parallel=True` and fastmath only where a sum must be
+    reordered."""
     import numba
 
     scope = dict(numba=numba, np=np, prange=numba.prange, **names)
@@ -126,7 +127,9 @@ def streaming_rows() -> Iterator[Row]:
     x, y = rng.random(N, np.float32), rng.random(N, np.float32)
     out, blocks = np.empty_like(x), -(-N // 256)
     loop = numba_prange(
-        "def loop(a, x, y, out):\n    for i in prange(out.size):\n        out[i] = a * x[i] + y[i]\n"
+        "def loop(a, x, y, out):\n"
+        "    for i in prange(out.size):\n"
+        "        out[i] = a * x[i] + y[i]\n"
     )
     a = np.float32(2.5)
     candidates: dict[str, Callable[[], Any]] = {
@@ -142,8 +145,8 @@ def streaming_rows() -> Iterator[Row]:
         "def loop(x, out):\n"
         "    for i in prange(1, x.shape[0] - 1):\n"
         "        for j in range(1, x.shape[1] - 1):\n"
-        "            out[i, j] = np.float32(0.2) * (x[i, j] + x[i - 1, j] + x[i + 1, j] + x[i, j - 1]"
-        " + x[i, j + 1])\n"
+        "            out[i, j] = np.float32(0.2) * (x[i, j] + x[i - 1, j] + x[i + 1, j]"
+        " + x[i, j - 1] + x[i, j + 1])\n"
     )
     grid = SIDE // 32, SIDE // 8
     candidates = {

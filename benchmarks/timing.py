@@ -1,4 +1,5 @@
-"""Time candidates fairly: round robin in one process, medians of ratios, with what could disturb them.
+"""Time candidates fairly: round robin in one process, medians of ratios, with what could disturb
+them.
 
 A round runs every candidate once, in an order that turns. A ratio is taken within a round, so that
 slow phases of the machine hit both sides.

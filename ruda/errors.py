@@ -4,7 +4,7 @@ RudaError
 ├── DTypeError (TypeError)                  not a dtype, or not one that this device has
 ├── KernelError (SyntaxError)               a kernel cannot be translated: file, line, caret
 │   ├── KernelTypeError (TypeError)             types that do not go together
-│   ├── KernelNameError                         an undefined name (NameError has another layout in C)
+│   ├── KernelNameError                         an undefined name (no NameError: its C layout)
 │   ├── KernelValueError (ValueError)           a constant out of range, a bad shape
 │   ├── UnsupportedError (NotImplementedError)  not in the language, or not on this target
 │   └── DivergentBarrierError                   a barrier that not every thread reaches

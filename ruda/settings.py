@@ -47,7 +47,7 @@ class Setting:
 SETTINGS = {
     s.name: s
     for s in (
-        Setting("device", str, "cpu", "device of launches on NumPy arrays: cpu, sim, cuda, wgpu, auto"),
+        Setting("device", str, "cpu", "where NumPy arrays go: cpu, sim, cuda, wgpu, auto"),
         Setting("debug", int, 0, "1 devices, 2 launches, 3 tuning, 4 source, 5 IR, 6 assembly"),
         Setting("check", bool, False, "check bounds and integer division in kernels"),
         Setting("cache", bool, True, "keep compiled kernels on disk"),
@@ -60,7 +60,7 @@ SETTINGS = {
         Setting("missing", str, "error", "what to do with what a device lacks",
                 ("error", "demote", "emulate", "cpu")),
         Setting("unroll_limit", int, 4096, "statements that unrolling may produce before it warns"),
-        Setting("report_bytes", int, 1 << 20, "bytes of a launch's buffer for print, assert and checks"),
+        Setting("report_bytes", int, 1 << 20, "bytes of a launch's buffer for prints and checks"),
         Setting("progress", bool, True, "show progress of long work"),
     )
 }  # fmt: skip

@@ -1,4 +1,5 @@
-"""Arrays on devices, streams, events and the choice of device: the host's side of the vocabulary."""
+"""Arrays on devices, streams, events and the choice of device: the host's side of the
+vocabulary."""
 
 import asyncio
 import copy

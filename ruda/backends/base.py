@@ -44,7 +44,8 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Emitted text. `lines[k]` is the user's line that line k + 1 of the text comes from (0: none)."""
+    """Emitted text. `lines[k]` is the user's line that line k + 1 of the text comes from (0:
+    none)."""
 
     text: str
     entry: str
@@ -56,7 +57,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """What the disk cache keeps: a payload, JSON metadata, and the external symbols it refers to."""
+    """What the disk cache keeps: a payload, JSON metadata, and the external symbols it refers
+    to."""
 
     payload: bytes
     metadata: dict[str, Any]

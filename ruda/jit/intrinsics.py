@@ -4,8 +4,8 @@ A row gives the rule that types it, its meaning on NumPy scalars (which is its d
 interpreter runs it, tests compare against it) and the Python names that it answers to. A target
 adds how it writes the operation; nothing else about it stands anywhere else.
 
-All operations are total: no trap, no exception. Integers wrap, `x // 0` is 0, shifts by the width or
-more give 0 or the sign, float to integer saturates.
+All operations are total: no trap, no exception. Integers wrap, `x // 0` is 0, shifts by the width
+or more give 0 or the sign, float to integer saturates.
 """
 
 from __future__ import annotations
@@ -225,7 +225,8 @@ class Row:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """ "mnr:exp" -> math.exp, numpy.exp, ruda.exp; "n:" alone numpy, "b:" builtins, "o:" operator."""
+    """ "mnr:exp" -> math.exp, numpy.exp, ruda.exp; "n:" alone numpy, "b:" builtins, "o:"
+    operator."""
     prefix = {"m": "math", "n": "numpy", "r": "ruda", "b": "builtins"}
     out = []
     for item in text.split():
@@ -246,8 +247,8 @@ TABLE: dict[str, Row] = {
         _row("sub", "arith", 2, np.subtract, "n:subtract"),
         _row("mul", "arith", 2, np.multiply, "n:multiply"),
         _row("truediv", "divide", 2, _truediv, "n:true_divide n:divide"),
-        _row("floordiv", "arith", 2, _floordiv, "n:floor_divide", "floors; x // 0 is 0 for integers"),
-        _row("mod", "arith", 2, _mod, "n:remainder n:mod", "sign of the divisor; x % 0 is 0 for integers"),
+        _row("floordiv", "arith", 2, _floordiv, "n:floor_divide", "floors; integer x // 0 is 0"),
+        _row("mod", "arith", 2, _mod, "n:remainder n:mod", "divisor's sign; integer x % 0 is 0"),
         _row("pow", "arith", 2, _pow, "n:power n:float_power mr:pow"),
         _row("neg", "arith", 1, np.negative, "n:negative"),
         _row("abs", "arith", 1, np.absolute, "b:abs n:abs n:absolute n:fabs mr:fabs"),
@@ -359,7 +360,8 @@ def evaluate(name: str, operands: tuple[Any, ...], dtype: DType) -> Any:
 
 
 def convert(value: Any, dtype: DType) -> Any:
-    """Convert a number as `Cast` does, to a NumPy scalar: integers wrap, float to integer saturates.
+    """Convert a number as `Cast` does, to a NumPy scalar: integers wrap, float to integer
+    saturates.
 
     >>> convert(300, dtypes.uint8), convert(-1e9, dtypes.int8), convert(float("nan"), dtypes.int32)
     (np.uint8(44), np.int8(-128), np.int32(0))

@@ -1,15 +1,19 @@
-"""The typed intermediate representation of a kernel: what the frontend makes and every target reads.
+"""The typed intermediate representation of a kernel: what the frontend makes and every target
+reads.
 
-Structured control flow, no jumps: every target has `if`, loops and functions. Expressions are pure (a
-load is one, but changes nothing); whatever has an effect or must happen once - a store, an atomic, a
-shuffle, a barrier - is a statement. Device functions are inlined by the frontend, so that a
+Structured control flow, no jumps: every target has `if`, loops and functions. Expressions are pure
+(a
+load is one, but changes nothing); whatever has an effect or must happen once - a store, an atomic,
+a shuffle, a barrier - is a statement. Device functions are inlined by the frontend, so that a
 `Function` is a whole kernel; its arrays are *roots*: parameters, shared, local and constant
 arrays. Views (slices, transposes, rows) are resolved by the frontend into indices of their roots.
 
-Every value has one strong dtype. `dtypes.index` is the one weak dtype that survives: thread indices,
+Every value has one strong dtype. `dtypes.index` is the one weak dtype that survives: thread
+indices,
 extents and `range` variables, 64 bits in meaning; a target may hold it in 32 bits where proven.
 
-Integers and floats are total (LANGUAGE.md): no operation traps. Nodes are frozen; passes build new ones.
+Integers and floats are total (LANGUAGE.md): no operation traps. Nodes are frozen; passes build new
+ones.
 """
 
 from __future__ import annotations
@@ -64,7 +68,8 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A number inside a record element: byte offset from the element's start, possibly unaligned."""
+    """A number inside a record element: byte offset from the element's start, possibly
+    unaligned."""
 
     offset: int
     dtype: DType
@@ -120,8 +125,10 @@ class Read:
 class Special:
     """A launch coordinate, of dtype index.
 
-    name: "threadIdx", "blockIdx", "blockDim", "gridDim"; "globalIdx" = blockIdx * blockDim + threadIdx;
-    "globalDim" = blockDim * gridDim; axis 0, 1, 2 for x, y, z. "laneid" (axis 0): the linear index of the
+    name: "threadIdx", "blockIdx", "blockDim", "gridDim"; "globalIdx" = blockIdx * blockDim +
+    threadIdx;
+    "globalDim" = blockDim * gridDim; axis 0, 1, 2 for x, y, z. "laneid" (axis 0): the linear index
+    of the
     thread in its block, x fastest, modulo 32. "sharedBytes": dynamic shared memory of the launch.
     """
 
@@ -153,9 +160,11 @@ class Stride:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """A pure scalar operation, a row of `intrinsics.TABLE`. All operands have the row's operand dtype.
+    """A pure scalar operation, a row of `intrinsics.TABLE`. All operands have the row's operand
+    dtype.
 
-    "wrap" (i, extent): a Python index: i, or i + extent where i < 0. Removed where i is proven >= 0.
+    "wrap" (i, extent): a Python index: i, or i + extent where i < 0. Removed where i is proven >=
+    0.
     """
 
     name: str
@@ -166,7 +175,8 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Convert: integers wrap, floats round to nearest even, float to integer saturates and NaN gives 0,
+    """Convert: integers wrap, floats round to nearest even, float to integer saturates and NaN
+    gives 0,
     to bool is `!= 0`, real to complex has imaginary part 0, complex to real is not made."""
 
     value: Expr
@@ -185,7 +195,8 @@ class Bitcast:
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """`then if condition else otherwise`; both arms are free of loads, so a target may compute both."""
+    """`then if condition else otherwise`; both arms are free of loads, so a target may compute
+    both."""
 
     condition: Expr
     then: Expr
@@ -199,7 +210,8 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """Lazy `left and right` on bools: the right side (which may load) runs only where left is true."""
+    """Lazy `left and right` on bools: the right side (which may load) runs only where left is
+    true."""
 
     left: Expr
     right: Expr
@@ -219,7 +231,8 @@ class Or:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`array[indices]`, or a field of that record element. One index (dtype index) an axis, in range."""
+    """`array[indices]`, or a field of that record element. One index (dtype index) an axis, in
+    range."""
 
     array: Array
     indices: tuple[Expr, ...]
@@ -314,8 +327,8 @@ class Return:
 class Barrier:
     """Wait for every thread of the scope: "block", "warp" (with `mask`) or "grid".
 
-    With `vote` ("and", "or", "count"), `result` receives the vote on `predicate` (bool) over the block:
-    int32, 1 or 0 for and/or.
+    With `vote` ("and", "or", "count"), `result` receives the vote on `predicate` (bool) over the
+    block: int32, 1 or 0 for and/or.
     """
 
     scope: str = "block"
@@ -338,7 +351,8 @@ class Fence:
 class Atomic:
     """`result = array[indices]; array[indices] = op(result, operands)`, indivisibly.
 
-    op: add sub max min nanmax nanmin and or xor inc dec exch cas. `cas` has operands (expected, new).
+    op: add sub max min nanmax nanmin and or xor inc dec exch cas. `cas` has operands (expected,
+    new).
     inc (old, m): 0 if old >= m else old + 1; dec (old, m): m if old == 0 or old > m else old - 1.
     """
 
@@ -356,8 +370,8 @@ class Warp:
     """An exchange among the 32 threads of a warp named by `mask` (uint32).
 
     op                          operands            result
-    shfl, shfl_up, shfl_down,   value, lane (int32),  value's dtype; sources outside the segment of
-    shfl_xor                    width (int32)         `width` lanes, or the warp's end, give the own value
+    shfl, shfl_up, shfl_down,   value, lane (int32),  value's dtype; a source outside the segment
+    shfl_xor                    width (int32)         of `width` lanes, or the warp, gives the own value
     all, any                    predicate (bool)      bool
     eq                          predicate (bool)      bool: equal in all lanes
     ballot                      predicate (bool)      uint32
@@ -405,7 +419,8 @@ class Breakpoint:
 
 @dataclass(frozen=True, slots=True)
 class Cooperative:
-    """An operation done together by a scope of threads on tiles: load, multiply-add, store, async copy.
+    """An operation done together by a scope of threads on tiles: load, multiply-add, store, async
+    copy.
     `token` orders asynchronous ones. No target emits it yet; each refuses it by name."""
 
     scope: str
@@ -443,7 +458,7 @@ class Function:
 
     parameters  in launch order: root arrays of space "global" and scalar variables. A weak Python
                 scalar arrives as its 64-bit form: `weak_int` (int64) or `weak_float` (float64).
-    prologue    assignments computed once per launch from scalar parameters alone (double precision);
+    prologue    assignments computed once per launch from scalar parameters alone, in double;
                 a target without 64 bits evaluates them on the host.
     fits        (parameter, dtype): a Python int that is used at a narrower dtype: it must fit.
     arrays      shared, local and const roots.
@@ -492,7 +507,8 @@ def bodies(statement: Statement) -> tuple[Body, ...]:
 
 
 def expressions(node: Any) -> Iterator[Expr]:
-    """The expressions that a statement or an expression holds directly (not those of nested bodies)."""
+    """The expressions that a statement or an expression holds directly (not those of nested
+    bodies)."""
     for name in _EXPRESSIONS[type(node)]:
         value = getattr(node, name)
         for item in value if isinstance(value, tuple) else (value,):
@@ -540,7 +556,8 @@ N = TypeVar("N")
 
 
 def map_children(node: N, change: Callable[[Expr], Expr]) -> N:
-    """The node with `change` applied to each expression it holds directly; itself if nothing changed."""
+    """The node with `change` applied to each expression it holds directly; itself if nothing
+    changed."""
     updates: dict[str, Any] = {}
     for name in _EXPRESSIONS[type(node)]:
         old = getattr(node, name)

@@ -96,7 +96,8 @@ class Capture:
 
 
 class _Same:
-    """Equal only to itself wrapped again. It keeps the object, so that no other gets its address."""
+    """Equal only to itself wrapped again. It keeps the object, so that no other gets its
+    address."""
 
     __slots__ = ("value",)
 
@@ -440,7 +441,8 @@ class Kernel(Generic[P]):
             )
         except StopIteration:
             raise LaunchTypeError(
-                f"`{self.__name__}` takes {len(names)} arguments ({', '.join(names)}): give a type for each"
+                f"`{self.__name__}` takes {len(names)} arguments ({', '.join(names)}): "
+                "give a type for each"
             ) from None
         backend = backends.get(target)
         shape = None if block is None else as_dimensions(block, "block", self.__name__)
@@ -564,7 +566,8 @@ class Configured:
 
 
 def flatten_arguments(values: Sequence[Any], types: Sequence[Type]) -> list[Any]:
-    """Tuples replaced by their items, compile-time values dropped, records as one-element arrays."""
+    """Tuples replaced by their items, compile-time values dropped, records as one-element
+    arrays."""
     import enum
 
     out: list[Any] = []
@@ -621,7 +624,8 @@ def constexpr_type(value: Any, name: str) -> Static:
         hash(value)
     except TypeError:
         raise LaunchTypeError(
-            f"`{name}` is a compile-time parameter: {type(value).__name__} cannot be one, pass a tuple"
+            f"`{name}` is a compile-time parameter: {type(value).__name__} cannot be one, "
+            "pass a tuple"
         ) from None
     return Static.of(value)
 
@@ -682,7 +686,8 @@ def as_dimensions(value: Any, what: str, name: str) -> tuple[int, int, int]:
         if isinstance(item, (bool, np.bool_)) or not isinstance(item, (int, np.integer)):
             hint = "; use `//`, or math.ceil" if isinstance(item, (float, np.floating)) else ""
             raise LaunchTypeError(
-                f"`{name}`: the {what} is made of integers, not {type(item).__name__} ({item!r}){hint}"
+                f"`{name}`: the {what} is made of integers, "
+                f"not {type(item).__name__} ({item!r}){hint}"
             )
         out.append(int(item))
     if any(i < 1 for i in out):
@@ -785,10 +790,10 @@ def jit(
 ) -> Any:
     """Compile a Python function for a grid of threads.
 
-    `@ruda.jit`, `@ruda.jit(device=True)`, `@ruda.jit("void(f32[:], f32)")` and lists of signatures work
-    as in numba-cuda. `fastmath` allows approximate functions; `contract=False` forbids fused
-    multiply-add; `wraparound=False` promises that no index is negative; `check=True` (or `debug=True`)
-    checks bounds and integer division.
+    `@ruda.jit`, `@ruda.jit(device=True)`, `@ruda.jit("void(f32[:], f32)")` and lists of signatures
+    work as in numba-cuda. `fastmath` allows approximate functions; `contract=False` forbids fused
+    multiply-add; `wraparound=False` promises that no index is negative; `check=True` (or
+    `debug=True`) checks bounds and integer division.
 
     >>> import numpy as np, ruda
     >>> @ruda.jit

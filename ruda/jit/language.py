@@ -79,7 +79,8 @@ warpsize = 32
 
 @in_kernel("grid")
 def grid(ndim: int) -> Any:
-    """The thread's index in the whole grid: a number for 1, a tuple (x, y) or (x, y, z) for 2 or 3."""
+    """The thread's index in the whole grid: a number for 1, a tuple (x, y) or (x, y, z) for 2 or
+    3."""
     _outside("grid")
 
 

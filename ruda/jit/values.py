@@ -1,7 +1,7 @@
 """What a name can stand for while a kernel is translated.
 
-A scalar is an `ir.Expr` itself. Arrays, tuples, records and Python objects exist only at compile time:
-by the time IR comes out, an array is a root and indices, a tuple is its items.
+A scalar is an `ir.Expr` itself. Arrays, tuples, records and Python objects exist only at compile
+time: by the time IR comes out, an array is a root and indices, a tuple is its items.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ class TupleValue:
 
 @dataclass(frozen=True, slots=True)
 class PyObject:
-    """A Python object known while compiling: a module, a function, a dtype, a string, None, a slice."""
+    """A Python object known while compiling: a module, a function, a dtype, a string, None, a
+    slice."""
 
     value: Any
 

@@ -259,7 +259,8 @@ def test_integers_must_fit(device):
 def test_layouts_and_sizes(device):
     base = np.arange(60, dtype=np.float32)
     for view in (base[::3], base[::-1], base[7:8], base[:0], base.reshape(6, 10)[:, 3],
-                 np.broadcast_to(np.float32(3), 5), np.asfortranarray(base.reshape(6, 10))[2]):  # fmt: skip
+                 np.broadcast_to(np.float32(3), 5),
+                 np.asfortranarray(base.reshape(6, 10))[2]):  # fmt: skip
         out = np.zeros(view.shape, np.float32)
         scale[2, 32](2.0, view, out)
         assert (out == 2 * view).all()

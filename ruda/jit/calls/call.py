@@ -29,7 +29,8 @@ class Call:
     place: Place
 
     def bind(self, *names: str, optional: int = 0) -> list[Value | None]:
-        """The arguments by parameter name, positional or keyword; the last `optional` may be left out."""
+        """The arguments by parameter name, positional or keyword; the last `optional` may be left
+        out."""
         out: list[Value | None] = list(self.arguments)
         if len(out) > len(names):
             raise KernelTypeError(

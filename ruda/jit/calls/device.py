@@ -330,7 +330,7 @@ def atomic(c: Call) -> Value:
 
 
 for _name in (
-    "add", "sub", "max", "min", "nanmax", "nanmin", "and_", "or_", "xor", "inc", "dec", "exch", "cas",
-    "compare_and_swap",
+    "add", "sub", "max", "min", "nanmax", "nanmin", "and_", "or_", "xor", "inc", "dec", "exch",
+    "cas", "compare_and_swap",
 ):  # fmt: skip
     HANDLERS[f"atomic.{_name}"] = atomic

@@ -137,7 +137,7 @@ def index_array(
         items[dots[0] : dots[0] + 1] = [slice(None)] * max(fill, 0)
     if len(items) > array.ndim:
         raise KernelTypeError(
-            f"{array.describe()} takes {array.ndim} ind{'ices' if array.ndim != 1 else 'ex'}, got {len(items)}",
+            f"{array.describe()} has {array.ndim} axes and takes as many indices, not {len(items)}",
             place,
         )
     fixed, axes = list(array.fixed), []

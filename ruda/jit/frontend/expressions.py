@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from ruda import dtypes
 from ruda.errors import (
@@ -123,8 +123,9 @@ class Expressions(Elements):
         if special is not None:
             return special
         if not isinstance(left, EXPR) or not isinstance(right, EXPR):
+            joined = "by" if verb in ("multiply", "divide", "shift", "raise") else "and"
             raise KernelTypeError(
-                f"cannot {verb} {describe(left)} {'by' if verb in ('multiply', 'divide', 'shift', 'raise') else 'and'} {describe(right)}",
+                f"cannot {verb} {describe(left)} {joined} {describe(right)}",
                 place,
                 hint=self.operand_hint(left, right),
             )
@@ -299,7 +300,7 @@ class Expressions(Elements):
 
         return calls.call(self.translator, node)
 
-    EXPRESSIONS: dict[type, Callable[[Any, Any], Value]] = {
+    EXPRESSIONS: ClassVar[dict[type, Callable[[Any, Any], Value]]] = {
         ast.Constant: visit_constant,
         ast.Name: visit_name,
         ast.Tuple: visit_tuple,

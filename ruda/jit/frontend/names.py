@@ -78,7 +78,8 @@ class Names(Scalars):
             self.dirty = True
 
     def settled(self, value: Value) -> Value:
-        """The value with index expressions computed now, so that later assignments cannot change them."""
+        """The value with index expressions computed now, so that later assignments cannot change
+        them."""
         match value:
             case ArrayRef():
                 axes = tuple(
@@ -174,7 +175,8 @@ class Names(Scalars):
         return self.assign(key, value, place)
 
     def bind_array(self, key: str, value: ArrayRef, slot: Slot | None, place: Place) -> Value:
-        """A variable that holds one of several arrays: index variables and, if needed, a selector."""
+        """A variable that holds one of several arrays: index variables and, if needed, a
+        selector."""
         roots = list(value.roots)
         if slot is not None:
             if slot.kind != "array":

@@ -121,7 +121,8 @@ class Scalars(State):
         ) or (isinstance(e, ir.Const))
 
     def coerce(self, e: ir.Expr, dtype: DType, *, feeds: bool = False) -> ir.Expr:
-        """The value at a dtype: constants are converted now, weak expressions are computed at it."""
+        """The value at a dtype: constants are converted now, weak expressions are computed at
+        it."""
         have = e.dtype
         if feeds and have.weak and have is not INDEX:
             for x in ir.walk(e):

@@ -78,7 +78,8 @@ def definition(function: types.FunctionType) -> Definition:
 
 
 def _parse(function: types.FunctionType) -> Definition:
-    """Parse a function. Its text must be in a file or, for notebook cells and the like, in `linecache`."""
+    """Parse a function. Its text must be in a file or, for notebook cells and the like, in
+    `linecache`."""
     name = function.__name__
     if name == "<lambda>":
         raise SourceUnavailableError(
@@ -90,9 +91,10 @@ def _parse(function: types.FunctionType) -> Definition:
         file = inspect.getsourcefile(function) or function.__code__.co_filename
     except (OSError, TypeError):
         raise SourceUnavailableError(
-            f"Python keeps no source for `{name}`: define it in a file, a notebook cell or IPython; "
-            "the plain interactive prompt keeps source from Python 3.13 on, and exec'd code only if "
-            "it is put into `linecache`"
+            f"Python keeps no source for `{name}`: define it in a file, a notebook cell or "
+            "IPython; "
+            "the plain interactive prompt keeps source from Python 3.13 on, and exec'd code only "
+            "if it is put into `linecache`"
         ) from None
     text = "".join(lines)
     indented = text[:1].isspace()

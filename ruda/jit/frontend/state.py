@@ -1,4 +1,5 @@
-"""What a translation carries along: options, scopes, what is known of each variable, the body so far."""
+"""What a translation carries along: options, scopes, what is known of each variable, the body so
+far."""
 
 from __future__ import annotations
 
@@ -95,7 +96,8 @@ class LoopContext:
 
 @dataclass(frozen=True)
 class Slot:
-    """What is known of a variable over all passes: a scalar's dtype or the shape of something larger."""
+    """What is known of a variable over all passes: a scalar's dtype or the shape of something
+    larger."""
 
     kind: str  # "scalar", "tuple", "array", "record", "object"
     dtype: DType | None = None

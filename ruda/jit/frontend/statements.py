@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from ruda import dtypes
 from ruda.dtypes import as_dtype
@@ -255,7 +255,8 @@ class Statements(Expressions):
     def unrolled_loop(
         self, node: ast.For, items: Sequence[Value], broke: ir.Variable | None, place: Place
     ) -> None:
-        """One copy of the body an item. A body with `break` or `continue` becomes a loop of one round."""
+        """One copy of the body an item. A body with `break` or `continue` becomes a loop of one
+        round."""
         leaves = self.has_jump(node.body)
         self.unrolled += len(items) * sum(1 for s in node.body for _ in ast.walk(s))
         gone: ir.Variable | None = None
@@ -282,7 +283,8 @@ class Statements(Expressions):
             self.emit(ir.If(test, (once,), place=place))
 
     def bind_round(self, target: ast.expr, item: Value, place: Place) -> None:
-        """The target of an unrolled loop stands for the item itself where nothing else assigns it."""
+        """The target of an unrolled loop stands for the item itself where nothing else assigns
+        it."""
         match target, item:
             case ast.Name(id=name), _ if self.scope.definition.assigned[name] == 2:
                 self.scope.names[name] = self.keep(item)
@@ -360,7 +362,7 @@ class Statements(Expressions):
         message = () if node.msg is None else calls.text_parts(self.translator, [node.msg])
         self.emit(ir.Assert(condition, tuple(message), place=place))
 
-    STATEMENTS: dict[type, Callable[[Any, Any], None]] = {
+    STATEMENTS: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
         ast.Assign: visit_assign,
         ast.AnnAssign: visit_annotated,
         ast.AugAssign: visit_augmented,

@@ -3,8 +3,8 @@
 One pass walks the AST and emits IR with the variable types known so far; it is repeated until no
 type changes (each variable has the promotion of all that reaches it). Variables that are still
 weak then take the dtype of the stores they feed, else the default, and the walk settles again.
-Device functions are inlined, views resolved, tuples taken apart: see `values`. Calls of names of the
-language are handled in `calls`.
+Device functions are inlined, views resolved, tuples taken apart: see `values`. Calls of names of
+the language are handled in `calls`.
 """
 
 from __future__ import annotations

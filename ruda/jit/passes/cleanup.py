@@ -1,9 +1,9 @@
-"""Make freshly translated IR tidy: names that any language takes, no unused results, no dead copies."""
+"""Make freshly translated IR tidy: names that any language takes, no unused results, no dead
+copies."""
 
 from __future__ import annotations
 
 import keyword
-from collections import Counter
 from dataclasses import replace
 
 from ruda.jit import ir
@@ -17,41 +17,46 @@ def cleanup(function: ir.Function) -> ir.Function:
 def drop_unused(function: ir.Function) -> ir.Function:
     """Remove assignments to variables that are never read, and results that nobody takes."""
     while True:
-        reads = Counter(
-            e.variable
-            for e in ir.all_expressions((*function.prologue, *function.body))
-            if isinstance(e, ir.Read)
-        )
+        smaller = drop_unread(function)
+        if smaller == function:
+            return drop_arrays(function)
+        function = smaller
 
-        def keep(s: ir.Statement) -> ir.Statement | None:
-            match s:
-                case ir.Assign(variable=v) if not reads[v]:
-                    return None
-                case ir.Atomic(result=v) if v is not None and not reads[v]:
-                    return replace(s, result=None)
-                case ir.If(then=(), otherwise=()):
-                    return None
-            return s
 
-        body = ir.rewrite_body(function.body, statement=keep)
-        prologue = tuple(a for a in function.prologue if reads[a.variable])
-        if body == function.body and len(prologue) == len(function.prologue):
-            used = {
-                e.array
-                for e in ir.all_expressions(body)
-                if isinstance(e, (ir.Load, ir.Extent, ir.Stride))
-            }
-            used |= {s.array for s in ir.statements(body) if isinstance(s, (ir.Store, ir.Atomic))}
-            arrays = tuple(a for a in function.arrays if a in used)
-            live = {a.name for a in arrays} | {p.name for p in function.parameters}
-            body = ir.rewrite_body(
-                body,
-                statement=lambda s: (
-                    None if isinstance(s, ir.Declare) and s.array.name not in live else s
-                ),
-            )
-            return replace(function, body=body, prologue=prologue, arrays=arrays)
-        function = replace(function, body=body, prologue=prologue)
+def drop_unread(function: ir.Function) -> ir.Function:
+    """One round: what goes may have been the last to read something else."""
+    everything = (*function.prologue, *function.body)
+    reads = {e.variable for e in ir.all_expressions(everything) if isinstance(e, ir.Read)}
+
+    def keep(s: ir.Statement) -> ir.Statement | None:
+        match s:
+            case ir.Assign(variable=v) if v not in reads:
+                return None
+            case ir.Atomic(result=v) if v is not None and v not in reads:
+                return replace(s, result=None)
+            case ir.If(then=(), otherwise=()):
+                return None
+        return s
+
+    return replace(
+        function,
+        body=ir.rewrite_body(function.body, statement=keep),
+        prologue=tuple(a for a in function.prologue if a.variable in reads),
+    )
+
+
+def drop_arrays(function: ir.Function) -> ir.Function:
+    """Forget shared, local and constant arrays that nothing touches."""
+    body = function.body
+    touching = (ir.Load, ir.Extent, ir.Stride)
+    used = {e.array for e in ir.all_expressions(body) if isinstance(e, touching)}
+    used |= {s.array for s in ir.statements(body) if isinstance(s, (ir.Store, ir.Atomic))}
+    arrays = tuple(a for a in function.arrays if a in used)
+
+    def keep(s: ir.Statement) -> ir.Statement | None:
+        return None if isinstance(s, ir.Declare) and s.array not in used else s
+
+    return replace(function, body=ir.rewrite_body(body, statement=keep), arrays=arrays)
 
 
 def rename(function: ir.Function) -> ir.Function:

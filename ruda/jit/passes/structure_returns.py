@@ -1,7 +1,7 @@
 """Replace `Return` by structured control flow.
 
-After a statement that may have returned, the rest runs only if it did not: as the other branch of an
-`if` where that is enough, else under a flag. In loops, a return sets the flag and breaks.
+After a statement that may have returned, the rest runs only if it did not: as the other branch of
+an `if` where that is enough, else under a flag. In loops, a return sets the flag and breaks.
 """
 
 from __future__ import annotations
