@@ -35,7 +35,7 @@ CLASSES = {
 def is_built(path: str) -> bool:
     """Whether ruda has what a name in the table's third column says."""
     first, _, rest = path.partition(".")
-    if first in ("math", "numpy"):
+    if first in porting.LIBRARY:
         return (
             path in intrinsics.BY_NAME or calls.builtin_handler(porting.resolve(path)) is not None
         )

@@ -118,10 +118,38 @@ BY_HAND = [
 ]
 
 
+# Python's library inside kernels, from the page "Supported Python features in CUDA Python".
+LIBRARY = {
+    "builtins": """
+        abs bool complex enumerate float int len max min pow range round zip
+    """,
+    "cmath": """
+        acos acosh asin asinh atan atanh cos cosh exp isfinite isinf isnan log log10 phase polar
+        rect sin sinh sqrt tan tanh
+    """,
+    "math": """
+        acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh erf erfc exp exp2 expm1
+        fabs floor fmod frexp gamma hypot isfinite isinf isnan ldexp lgamma log log10 log1p log2
+        modf nextafter pow remainder sin sinh sqrt tan tanh
+    """,
+    "operator": """
+        add and_ eq floordiv ge gt iadd iand ifloordiv ilshift imod imul invert ior ipow irshift
+        isub itruediv ixor le lshift lt mod mul ne neg not_ or_ pos pow rshift sub truediv xor
+    """,
+    "numpy": """
+        arccos arccosh arcsin arcsinh arctan arctan2 arctanh bitwise_and bitwise_not bitwise_or
+        bitwise_xor cos cosh deg2rad degrees equal fmax fmin greater greater_equal hypot invert
+        left_shift less less_equal log log10 log2 logical_and logical_not logical_or logical_xor
+        maximum minimum not_equal rad2deg radians right_shift sin sinh tan tanh
+    """,
+}
+
+
 def installed_names() -> list[str]:
     """The names of the numba-cuda that is installed; it needs no GPU."""
     cuda = importlib.import_module("numba.cuda")
     names: set[str] = set(BY_HAND)
+    names |= {f"{module}.{name}" for module, list_ in LIBRARY.items() for name in list_.split()}
     for name, value in _public(cuda):
         if not isinstance(value, types.ModuleType) and name not in (*INTERNAL, *GROUPS):
             names.add(name)

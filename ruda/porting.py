@@ -57,6 +57,9 @@ def rows() -> tuple[Row, ...]:
     return tuple(found)
 
 
+# Modules of others whose functions kernels may call.
+LIBRARY = ("builtins", "cmath", "math", "numpy", "operator")
+
 # Submodules of numba.cuda that exist in ruda only through this table.
 GROUPS = ("bf16", "fp16", "launchconfig", "libdevice")
 
@@ -104,8 +107,8 @@ def attribute(name: str) -> Any:
 
 
 def resolve(path: str) -> Any:
-    """The object with a name of the table's third column: in ruda, `math` or `numpy`."""
+    """The object with a name of the table's third column: in ruda or in `math` and its like."""
     first, _, rest = path.partition(".")
-    if first in ("math", "numpy"):
+    if first in LIBRARY:
         return getattr(importlib.import_module(first), rest)
     return functools.reduce(getattr, path.split("."), importlib.import_module("ruda"))

@@ -4,7 +4,7 @@
 pure scalar functions come from `intrinsics`.
 """
 
-from ruda.jit.calls import device, python
+from ruda.jit.calls import device, library, python
 from ruda.jit.calls.attributes import array_attribute, assign_attribute, attribute
 from ruda.jit.calls.call import BUILTINS, HANDLERS, Call
 from ruda.jit.calls.device import dtype_argument
@@ -28,6 +28,7 @@ __all__ = [
     "device",
     "dtype_argument",
     "iterate",
+    "library",
     "python",
     "subscript",
     "text_parts",
