@@ -440,7 +440,8 @@ def test_child_forked_in_the_middle_of_a_launch_gets_an_error():
             if child: status.append(os.waitpid(child, 0)[1])
         signal.signal(signal.SIGALRM, fork)
         out = np.zeros(1000, np.int64)
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        assert launch()  # so that the pool is compiled when the alarm rings
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
         try:
             cpu_pool.run(slow_count, out.ctypes.data, out.size, 1, 2)
         except DeviceError as error:
