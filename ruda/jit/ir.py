@@ -371,7 +371,7 @@ class Warp:
 
     op                          operands            result
     shfl, shfl_up, shfl_down,   value, lane (int32),  value's dtype; a source outside the segment
-    shfl_xor                    width (int32)         of `width` lanes, or the warp, gives the own value
+    shfl_xor                    width (int32)         of `width` lanes or the warp: the own value
     all, any                    predicate (bool)      bool
     eq                          predicate (bool)      bool: equal in all lanes
     ballot                      predicate (bool)      uint32
