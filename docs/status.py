@@ -1,0 +1,86 @@
+"""Write docs/status.md: every promised feature by device, from the outcomes of a test run.
+
+    python -m pytest -p tests.outcomes --outcomes outcomes.json
+    python -m docs.status outcomes.json            # write the page
+    python -m docs.status outcomes.json --check    # fail if the page says anything else
+
+A feature works on a device if tests show it there and all pass; it is missing if none does.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+DEVICES = ("sim", "cpu")
+KERNEL = re.compile(r"test_device_matches_numpy_and_oracle\[(\w+)-(.*)-\d+\]$")
+
+
+def rows() -> list[tuple[str, str, list[str]]]:
+    """(section, feature, patterns) of docs/features.txt."""
+    section, out = "", []
+    for line in (HERE / "features.txt").read_text("utf-8").splitlines():
+        if line.startswith("## "):
+            section = line[3:]
+        elif line.strip() and not line.startswith("#"):
+            feature, patterns = line.split("|")
+            out.append((section, feature.strip(), patterns.split()))
+    return out
+
+
+def verdict(patterns: list[str], device: str, outcomes: dict[str, str]) -> tuple[str, int]:
+    """What the tests of a feature say about a device, and how many there are."""
+    found: list[str] = []
+    for name, outcome in outcomes.items():
+        kernel = KERNEL.search(name)
+        if kernel:
+            if kernel[1] == device and any(fnmatch.fnmatch(kernel[2], p) for p in patterns):
+                found.append(outcome)
+            continue
+        parameters = re.split(r"[\[\]-]", name)[1:]
+        elsewhere = any(d in parameters for d in DEVICES) and device not in parameters
+        if not elsewhere and any(fnmatch.fnmatch(name, p) for p in patterns):
+            found.append(outcome)
+    if not found:
+        return "missing", 0
+    return ("works" if all(o == "passed" for o in found) else "fails"), len(found)
+
+
+def page(outcomes: dict[str, str]) -> str:
+    lines = [
+        "<!-- Written by `python -m docs.status` from a test run; see docs/features.txt. -->",
+        "# What works where",
+        "",
+        "Each promised feature by device, with the tests that show it. *missing*: no test shows it.",
+    ]
+    last = ""
+    for section, feature, patterns in rows():
+        if section != last:
+            heads = " | ".join(DEVICES)
+            lines += ["", f"## {section}", "", f"| feature | {heads} | tests |"]
+            lines += ["|---|" + "---|" * (len(DEVICES) + 1)]
+            last = section
+        cells = " | ".join(verdict(patterns, d, outcomes)[0] for d in DEVICES)
+        shown = " ".join(f"`{p}`" for p in patterns)
+        lines.append(f"| {feature} | {cells} | {shown} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    outcomes = json.loads(Path(sys.argv[1]).read_text())
+    text, path = page(outcomes), HERE / "status.md"
+    if "--check" not in sys.argv:
+        path.write_text(text, "utf-8")
+        return 0
+    if path.read_text("utf-8") == text:
+        return 0
+    print("docs/status.md does not say what the tests found; write it with `python -m docs.status`")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
