@@ -466,7 +466,7 @@ def test_items_may_be_others_than_blocks(native, build, chunk):
 
 
 def test_long_launches_are_shared(native):
-    """200 blocks that sleep: four threads take at most half the time of one, from the first time."""
+    """200 blocks that sleep: four threads take at most half the time of one, at once."""
     x = np.zeros(200, np.int64)
     layout = [array("int64", written=True)]
 
