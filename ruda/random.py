@@ -37,7 +37,9 @@ from ruda.errors import DTypeError
 __all__ = [
     "bits",
     "bits4",
+    "create_xoroshiro128p_states",
     "exponential",
+    "init_xoroshiro128p_states",
     "normal",
     "normal4",
     "normal_float64",
@@ -475,3 +477,27 @@ def xoroshiro128p_states(n: int, seed: int, subsequence_start: int = 0) -> Any:
         part[:] = _apply(power, states[: len(part)])
         power, filled = _apply(power, power), 2 * filled
     return states.view(xoroshiro128p_dtype).reshape(-1)
+
+
+def create_xoroshiro128p_states(
+    n: int, seed: int, subsequence_start: int = 0, stream: Any = 0
+) -> Any:
+    """A device array of n generator states, each 2^64 steps after the one before.
+
+    `subsequence_start` skips that many times 2^64 steps.
+    """
+    from ruda import to_device  # ruda imports this module
+
+    return to_device(xoroshiro128p_states(n, seed, subsequence_start), stream=stream)
+
+
+def init_xoroshiro128p_states(
+    states: Any, seed: int, subsequence_start: int = 0, stream: Any = 0
+) -> None:
+    """Fill a device array of dtype `xoroshiro128p_dtype` as `create_xoroshiro128p_states` does."""
+    if states.dtype != xoroshiro128p_dtype or states.ndim != 1:
+        raise DTypeError(
+            f"generator states are one axis of xoroshiro128p_dtype, not {states.dtype}"
+        )
+    filled = xoroshiro128p_states(states.shape[0], seed, subsequence_start)
+    states.copy_to_device(filled, stream=stream)

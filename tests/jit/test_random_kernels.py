@@ -145,3 +145,29 @@ def test_states_jump_as_on_the_host(device):
     with ruda.config(device=device):
         jump[1, 32](states)
     assert np.array_equal(states, host)
+
+
+def test_states_on_a_device(device):
+    with ruda.device(device):
+        states = random.create_xoroshiro128p_states(N, seed=3, subsequence_start=2)
+        again = ruda.device_array(N, random.xoroshiro128p_dtype)
+        random.init_xoroshiro128p_states(again, 3, 2)
+        out = ruda.device_array(N, np.uint64)
+        draw_bits[2, 32](states, out)
+    assert states.device.startswith(device)
+    host = random.xoroshiro128p_states(N, 3, 2)
+    assert np.array_equal(again.copy_to_host(), host)
+    assert np.array_equal(out.copy_to_host(), random.xoroshiro128p_next(host, slice(None)))
+    assert np.array_equal(states.copy_to_host(), host)
+
+
+@ruda.jit
+def draw_bits(states, out):
+    i = ruda.grid(1)
+    if i < out.size:
+        out[i] = random.xoroshiro128p_next(states, i)
+
+
+def test_states_need_their_dtype():
+    with pytest.raises(ruda.errors.DTypeError, match="not float32"):
+        random.init_xoroshiro128p_states(ruda.device_array(3, np.float32), 1)
