@@ -55,7 +55,7 @@ def page(outcomes: dict[str, str]) -> str:
         "<!-- Written by `python -m docs.status` from a test run; see docs/features.txt. -->",
         "# What works where",
         "",
-        "Each promised feature by device, with the tests that show it. *missing*: no test shows it.",
+        "Each promised feature by device, with its tests. *missing*: no test shows it.",
     ]
     last = ""
     for section, feature, patterns in rows():

@@ -1,4 +1,7 @@
-"""Write what each test came to: `pytest -p tests.outcomes --outcomes FILE`. docs/status.md reads it."""
+"""Write what each test came to: `pytest -p tests.outcomes --outcomes FILE`.
+
+docs/status.md is made from it.
+"""
 
 from __future__ import annotations
 
