@@ -60,7 +60,69 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, "ratio = peer time / ruda time; * below the goal"])
 
 
+def limit_table(limits: list[dict[str, Any]]) -> str:
+    lines = []
+    for r in limits:
+        met = " " if r["value"] <= r["limit"] else "*"
+        lines.append(
+            f"{r['name']:74} {r['value']:8.2f} {r['unit']}, at most {r['limit']:g}{met} {r['note']}"
+        )
+    return "\n".join(lines)
+
+
+def markdown(record: dict[str, Any]) -> str:
+    """The README's table, from a results file."""
+    out = [
+        f"{record['machine']}, {record['date']}, one core, medians of ratios in one interleaved run "
+        "(`python -m benchmarks`; raw samples in `benchmarks/results`). "
+        "A ratio is the peer's time / ruda's; **bold** misses its goal.",
+        "",
+        "| kernel | peer | ratio | goal | allocation |",
+        "|---|---|---|---|---|",
+    ]
+    for r in record["rows"]:
+        ratio = f"{r['ratio']:.2f}"
+        if r["ratio"] != r["ratio"]:
+            ratio = "not measured"
+        elif r["ratio"] < r["goal"]:
+            ratio = f"**{ratio}**"
+        out.append(f"| {r['name']} | {r['peer']} | {ratio} | {r['goal']:g} | {r['allocation']} |")
+    out += ["", "| | measured | at most |", "|---|---|---|"]
+    for r in record["limits"]:
+        value = f"{r['value']:.2f} {r['unit']}"
+        value = f"**{value}**" if r["value"] > r["limit"] else value
+        note = f" ({r['note']})" if r["note"] else ""
+        out.append(f"| {r['name']}{note} | {value} | {r['limit']:g} {r['unit']} |")
+    return "\n".join(out)
+
+
+BEGIN, END = "<!-- speed:", "<!-- end of speed -->"
+
+
+def readme(check: bool = False) -> int:
+    """Put the newest results into the README, or check that they are there."""
+    files = sorted(RESULTS.glob("cpu-*.json"))
+    path = RESULTS.parent.parent / "README.md"
+    text = path.read_text("utf-8")
+    if not files:
+        print("no results yet: run `python -m benchmarks`")
+        return 1 if check else 0
+    record = json.loads(files[-1].read_text())
+    head, rest = text.split(BEGIN)
+    first, rest = rest.split("\n", 1)
+    tail = rest.split(END)[1]
+    new = f"{head}{BEGIN}{first}\n{markdown(record)}\n{END}{tail}"
+    if check:
+        if new != text:
+            print("the README's figures are not those of benchmarks/results")
+        return int(new != text)
+    path.write_text(new, "utf-8")
+    return 0
+
+
 def main() -> None:
+    if sys.argv[1:] in (["--readme"], ["--check"]):
+        sys.exit(readme(check="--check" in sys.argv))
     if os.environ.get("RUDA_BENCHMARK_CHILD") != "1":
         environment = dict(os.environ, RUDA_BENCHMARK_CHILD="1")
         for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
@@ -70,7 +132,7 @@ def main() -> None:
         sys.exit(
             subprocess.call([sys.executable, "-m", "benchmarks", *sys.argv[1:]], env=environment)
         )
-    from benchmarks import cpu, timing
+    from benchmarks import cpu, start, timing
 
     wanted = sys.argv[1:]
     rows: list[dict[str, Any]] = []
@@ -82,6 +144,8 @@ def main() -> None:
             rows.append(row.as_dict())
             print(table(rows[-1:]).splitlines()[1], flush=True)
     print(table(rows))
+    limits = [] if wanted and "start" not in wanted else [x.as_dict() for x in start.limits()]
+    print(limit_table(limits))
     record = {
         "device": "cpu",
         "machine": cpu_model(),
@@ -91,6 +155,7 @@ def main() -> None:
         "versions": versions(),
         "load": [before, timing.load()],
         "rows": rows,
+        "limits": limits,
     }
     if not wanted:
         RESULTS.mkdir(exist_ok=True)
