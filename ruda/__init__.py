@@ -114,6 +114,7 @@ from ruda.jit.language import (
     unroll,
     warpsize,
 )
+from ruda.jit.types import void
 from ruda.settings import config
 
 __version__ = "0.1.0"
@@ -225,6 +226,7 @@ __all__ = [
     "uint64",
     "uniform",
     "unroll",
+    "void",
     "warpsize",
 ]
 

@@ -70,8 +70,15 @@ class DType:
             return 0, (1 << self.bits) - 1
         return -(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1
 
-    def __call__(self, value: Any = 0) -> Any:
-        """Convert on the host as the kernel language does: integers wrap, floats saturate."""
+    def __call__(self, value: Any = 0, *more: Any) -> Any:
+        """Convert on the host as the kernel language does: integers wrap, floats saturate.
+
+        Given types it is a device function's signature, as in numba: `float32(float32, int32)`.
+        """
+        from ruda.jit import types
+
+        if more or isinstance(value, types.TYPES):
+            return types.Signature(tuple(types.parse_type(t) for t in (value, *more)), self)
         from ruda.jit.intrinsics import convert
 
         return convert(value, self)

@@ -102,6 +102,7 @@ class Static:
 
 
 Type = DType | ArrayType | RecordType | TupleType | Static
+TYPES = (DType, ArrayType, RecordType, TupleType)  # what users write types with
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +204,15 @@ def parse_signature(spec: Any) -> Signature:
         result = None if name in ("none", "void") else parse_type(spec.return_type)
         return Signature(tuple(parse_type(t) for t in spec.args), result)
     raise DTypeError(f"{spec!r} is not a signature; write for example 'void(f32[:], i32)'")
+
+
+def void(*arguments: Any) -> Signature:
+    """A kernel's signature as numba spells it: `@ruda.jit(ruda.void(ruda.float32[:], ruda.int32))`.
+
+    >>> str(void("f32[:]").arguments[0])
+    'float32[:]'
+    """
+    return Signature(tuple(parse_type(t) for t in arguments))
 
 
 def _from_numba(spec: Any) -> Type:
