@@ -115,6 +115,7 @@ from ruda.jit.language import (
     warpsize,
 )
 from ruda.jit.types import void
+from ruda.jit.ufuncs import Reduce, guvectorize, reduce, vectorize
 from ruda.settings import config
 
 __version__ = "0.1.0"
@@ -122,6 +123,7 @@ __all__ = [
     "In",
     "InOut",
     "Out",
+    "Reduce",
     "activemask",
     "all_sync",
     "any_sync",
@@ -171,6 +173,7 @@ __all__ = [
     "grid",
     "gridDim",
     "gridsize",
+    "guvectorize",
     "int8",
     "int16",
     "int32",
@@ -194,6 +197,7 @@ __all__ = [
     "pinned_array_like",
     "popc",
     "random",
+    "reduce",
     "rint",
     "rsqrt",
     "select_device",
@@ -226,6 +230,7 @@ __all__ = [
     "uint64",
     "uniform",
     "unroll",
+    "vectorize",
     "void",
     "warpsize",
 ]

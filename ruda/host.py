@@ -18,7 +18,6 @@ from ruda.backends.base import (
     DeviceInfo,
     Event,
     Stream,
-    contiguous_strides,
     missing_attribute,
     numpy_dtype,
 )
@@ -61,8 +60,8 @@ def _allocate(shape: Any, dtype: Any, order: str, kind: str, strides: Any = None
     backend: Any = backends.get(device)
     name = backends.find(device).name
     if strides is None:
-        strides = contiguous_strides(shape, dtype.itemsize, _order(order))
-    elif len(strides) != len(shape) or any(s < 0 for s in strides):
+        return DeviceArray.allocate(backend, name, shape, dtype, _order(order), kind)
+    if len(strides) != len(shape) or any(s < 0 for s in strides):
         raise ValueError(f"strides {strides} do not go with the shape {shape}")
     nbytes = dtype.itemsize + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
     if 0 in shape:

@@ -288,6 +288,20 @@ class DeviceArray:
         # Where the host cannot reach the memory, this only computes shapes and offsets of views.
         self._shadow = _at(storage.address + offset, shape, dtype, self.strides, storage.owner)
 
+    @classmethod
+    def allocate(
+        cls,
+        backend: Any,
+        device: str,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        order: str = "C",
+        kind: str = "device",
+    ) -> DeviceArray:
+        """A new array without gaps, with undefined elements."""
+        storage = backend.allocate(math.prod(shape) * dtype.itemsize, device, kind)
+        return cls(backend, storage, shape, dtype, contiguous_strides(shape, dtype.itemsize, order))
+
     # -- properties --
 
     @property
@@ -487,9 +501,7 @@ class DeviceArray:
     def copy(self) -> DeviceArray:
         """A contiguous copy on the same device."""
         order = "F" if self.is_f_contiguous() and not self.is_c_contiguous() else "C"
-        storage = self._backend.allocate(self.nbytes, self.device)
-        strides = contiguous_strides(self.shape, self.dtype.itemsize, order)
-        new = DeviceArray(self._backend, storage, self.shape, self.dtype, strides)
+        new = self.allocate(self._backend, self.device, self.shape, self.dtype, order)
         new.copy_to_device(self)
         return new
 
@@ -550,9 +562,7 @@ def _rebuild_array(data: np.ndarray[Any, Any], device: str) -> DeviceArray:
 
     backend: Any = backends.get(device)
     order = "F" if data.flags.f_contiguous and not data.flags.c_contiguous else "C"
-    strides = contiguous_strides(data.shape, data.dtype.itemsize, order)
-    storage = backend.allocate(data.nbytes, device)
-    found = DeviceArray(backend, storage, data.shape, data.dtype, strides)
+    found = DeviceArray.allocate(backend, device, data.shape, data.dtype, order)
     found.copy_to_device(data)
     return found
 

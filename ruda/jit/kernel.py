@@ -39,6 +39,7 @@ from ruda.settings import settings
 
 if TYPE_CHECKING:
     from ruda.backends.base import Source
+    from ruda.jit.frontend import Translation
     from ruda.jit.ir import Function
 
 P = ParamSpec("P")
@@ -129,6 +130,15 @@ def _has_array(value: Any) -> bool:
     if isinstance(value, tuple):
         return any(_has_array(v) for v in value)
     return isinstance(value, np.ndarray)
+
+
+def captures_of(translation: Translation) -> tuple[Capture, ...]:
+    """What a translation depends on besides the function and its types."""
+    return tuple(
+        Capture(holder, key, value, content(value))
+        for holder, key, value in translation.captures.values()
+        if not _is_language(value)
+    )
 
 
 def _is_language(value: Any) -> bool:
@@ -308,12 +318,7 @@ class Kernel(Generic[P]):
             if known is None and block is not None and needs_block(translation.function):
                 continue
             break
-        captures = tuple(
-            Capture(holder, key, value, content(value))
-            for holder, key, value in translation.captures.values()
-            if not _is_language(value)
-        )
-        return translation.function, captures
+        return translation.function, captures_of(translation)
 
     def specialise(
         self, argument_types: tuple[Type, ...], device: str, block: tuple[int, int, int] | None
