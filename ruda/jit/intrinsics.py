@@ -115,11 +115,11 @@ def _round_fraction(exact: Any, dtype: np.dtype[Any]) -> Any:
         try:
             return dtype.type(exact.numerator / exact.denominator)
         except OverflowError:
-            return dtype.type(math.copysign(math.inf, exact))
+            return dtype.type(math.inf if exact > 0 else -math.inf)
     try:
         double = exact.numerator / exact.denominator
     except OverflowError:
-        return dtype.type(math.copysign(math.inf, exact))
+        return dtype.type(math.inf if exact > 0 else -math.inf)
     # Round to odd in double first, so that the second rounding is the only one that counts.
     from fractions import Fraction
 
