@@ -198,7 +198,7 @@ def nearest(exact: fractions.Fraction, dtype: np.dtype[Any]) -> Any:
     try:
         guess = dtype.type(builtins.float(exact))
     except OverflowError:
-        return dtype.type(math.inf if exact > 0 else -math.inf)
+        return dtype.type(math.copysign(math.inf, exact))
     if not np.isfinite(guess):
         return guess
     around = [

@@ -15,7 +15,6 @@ from ruda.jit.passes.flatten import flatten, is_flat
 from ruda.jit.passes.guards import hoist_guards
 from ruda.jit.passes.indices import expand, simplify
 from ruda.jit.passes.jumps import structure_jumps
-from ruda.jit.passes.wraps import remove_wraps
 
 Pass = Callable[[Function], Function]
 
@@ -28,7 +27,7 @@ def spread(function: Function) -> Function:
 
 
 PIPELINE: dict[str, tuple[Pass, ...]] = {
-    "cpu": (simplify, remove_wraps, structure_jumps, spread, hoist_guards),
+    "cpu": (simplify, structure_jumps, spread, hoist_guards),
 }
 
 
