@@ -109,6 +109,9 @@ def test_fma_rounds_once():
     minus = of("float32", -(1 + 2**-11))
     assert fma(a, a, minus).value == np.float32(2**-24)
     assert (a * a + minus).value == 0
+    for dtype, huge in (("float32", 1e30), ("float64", 1e300)):
+        with np.errstate(over="ignore"):
+            assert fma(of(dtype, huge), of(dtype, -huge), of(dtype, 1)).value == -math.inf
 
 
 @pytest.mark.parametrize(

@@ -18,15 +18,17 @@ import keyword
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from ruda.backends.base import Source
+from ruda.backends.base import Site, Source
 from ruda.dtypes import DType
 from ruda.errors import NOWHERE, Place, UnsupportedError
 from ruda.jit import ir
 from ruda.jit.ir import (
     And,
     Array,
+    Asm,
     Assign,
     Atomic,
     Bitcast,
@@ -59,6 +61,7 @@ from ruda.jit.ir import (
 from ruda.jit.types import ElementType
 
 FIRST_WORD = 8
+STACK_BYTES = 256 << 10  # of a thread's stack for arrays; what is larger goes to the heap
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "and": "&", "or": "|", "xor": "^",
     "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
@@ -66,8 +69,8 @@ INFIX = {
 PREFIX = {"neg": "-", "invert": "~", "not": "not "}
 # Operations whose result in float32 is already a float16 (or bfloat16) if the operands are.
 EXACT16 = {
-    "neg", "abs", "min", "max", "fmin", "fmax", "floor", "ceil", "trunc", "rint", "copysign", "mod",
-    "fmod", "remainder", "isnan", "isinf", "isfinite", "signbit",
+    "neg", "abs", "min", "max", "fmin", "fmax", "floor", "ceil", "trunc", "rint", "copysign",
+    "uniform", "fmod", "remainder", "isnan", "isinf", "isfinite", "signbit",
     *(n for n in INFIX if n[0] in "lgen"),
 }  # fmt: skip
 HELD = {"index": "i64", "weak_int": "i64", "weak_float": "f64", "weak_complex": "c128"}
@@ -100,9 +103,11 @@ def itemsize(dtype: ElementType) -> int:
     return dtype.itemsize
 
 
-def emit(function: Function, options: Mapping[str, Any], head: str = "") -> Source:
+def emit(
+    function: Function, options: Mapping[str, Any], sites: tuple[Site, ...] = (), head: str = ""
+) -> Source:
     """The text of a lowered kernel. `options` go to the compiler with it."""
-    return Emitter(function).source(options, head)
+    return replace(Emitter(function).source(options, head), sites=sites)
 
 
 class Emitter:
@@ -116,6 +121,7 @@ class Emitter:
         self.renamed: dict[str, str] = {}
         self.taken: set[str] = set()
         self.constants: list[bytes] = []
+        self.heap: list[str] = []
 
     def source(self, options: Mapping[str, Any], head: str = "") -> Source:
         f = self.function
@@ -126,6 +132,8 @@ class Emitter:
         self.prelude()
         self.body(f.prologue, 1, keep_empty=True)
         self.body(f.body, 1)
+        for array in self.heap:
+            self.line(1, f"release({array})")
         return Source(
             text="\n".join(self.text) + "\n",
             entry=entry,
@@ -200,27 +208,38 @@ class Emitter:
             for k in range(p.ndim):
                 if (p.name, k) in strides:
                     self.line(1, f"{self.stride(p, k)} = word(args, {word + 1 + p.ndim + k})")
-        for a in f.arrays:
-            if a.name not in arrays:
-                continue
+        self.memory([a for a in f.arrays if a.name in arrays])
+
+    def memory(self, arrays: list[Array]) -> None:
+        """The arrays that are not parameters: in the frame while they fit, else on the heap."""
+        room = STACK_BYTES
+        shared = ""
+        for a in arrays:
+            name = self.name(a.name)
             if a.space == "const":
                 assert a.data is not None
-                self.line(1, f"{self.name(a.name)} = constant_{len(self.constants)}()")
+                self.line(1, f"{name} = constant_{len(self.constants)}()")
                 self.constants.append(a.data)
-            elif a.dynamic:
-                self.line(1, f"{self.name(a.name)} = stack_dynamic(shared_bytes)")
+                continue
+            if a.dynamic:
+                self.line(1, f"{name} = {shared or 'stack_dynamic(shared_bytes)'}")
+                shared = shared or name
+                continue
+            assert a.shape is not None
+            size = max(1, math.prod(a.shape) * itemsize(a.dtype))
+            place = "stack" if size <= room else "heap"
+            if place == "stack":
+                room -= size
             else:
-                assert a.shape is not None
-                size = math.prod(a.shape) * itemsize(a.dtype)
-                shape = ", ".join(map(str, a.shape))
-                note = f"  # {a.space} {a.dtype}[{shape}]"
-                self.line(1, f"{self.name(a.name)} = stack_{max(size, 1)}(){note}")
+                self.heap.append(name)
+            shape = ", ".join(map(str, a.shape))
+            self.line(1, f"{name} = {place}_{size}()  # {a.space} {a.dtype}[{shape}]")
 
     def extent(self, array: Array, axis: int) -> str:
         if array.shape is not None:
             return str(array.shape[axis])
         if array.dynamic:
-            return f"(shared_bytes // {itemsize(array.dtype)})"
+            return f"floordiv_i64(shared_bytes, {itemsize(array.dtype)})"
         return self.name(f"{array.name}_n{axis}")
 
     def stride(self, array: Array, axis: int) -> str:
@@ -265,7 +284,15 @@ class Emitter:
                 suffix, address = self.address(array, indices, field)
                 left = f"{self.name(result.name)} = " if result else ""
                 values = ", ".join(bare(e(v)) for v in operands)
-                self.line(depth, f"{left}atomic_{op}_{suffix}({address}, {values})")
+                if suffix.endswith("_unaligned"):
+                    raise UnsupportedError("atomics need aligned elements", s.place)
+                how = "atomic" if array.space == "global" else "update"
+                self.line(depth, f"{left}{how}_{op}_{suffix}({address}, {values})")
+            case Asm("cpu", "report", operands):
+                where = ", ".join(bare(e(v)) for v in operands[:3])
+                values = "".join(f", {bare(e(v))}" for v in operands[3:])
+                kinds = "".join(f"_{held(v.dtype)}" for v in operands[3:])
+                self.line(depth, f"report{kinds}(args, {where}{values})")
             case Declare() | Breakpoint():
                 pass
             case Fence():
@@ -357,6 +384,8 @@ class Emitter:
             case Bitcast(value, dtype):
                 return f"bits_{held(value.dtype)}_{held(dtype)}({bare(e(value))})"
             case Select(condition, then, otherwise):
+                if any(isinstance(x, Load) for arm in (then, otherwise) for x in ir.walk(arm)):
+                    return f"({e(then)} if {e(condition)} else {e(otherwise)})"
                 values = ", ".join(bare(e(v)) for v in (condition, then, otherwise))
                 return f"select_{held(node.dtype)}({values})"
             case And(left, right):
@@ -373,14 +402,20 @@ class Emitter:
         dtype = node.operands[0].dtype
         kind = held(dtype)
         half = kind in ("f16", "bf16")
+        if node.name == "inside":
+            ndim = (len(values) - 3) // 2
+            return f"inside_{ndim}(args, {', '.join(map(bare, values))})"
+        if node.name == "divisor":
+            y, *where, x = map(bare, values)
+            return f"divisor_{kind}({y}, args, {', '.join(where)}, {x})"
         if node.name == "wrap":
             return f"wrap({bare(values[0])}, {bare(values[1])})"
         if node.name in INFIX and len(values) == 2:
             text = f"({values[0]} {INFIX[node.name]} {values[1]})"
         elif node.name in PREFIX:
             text = f"({PREFIX[node.name]}{values[0]})"
-        elif half and node.name == "fma":
-            return f"fma_{kind}({', '.join(map(bare, values))})"
+        elif half and node.name in ("fma", "nextafter"):
+            return f"{node.name}_{kind}({', '.join(map(bare, values))})"
         else:
             suffix = "f32" if half else kind
             if node.name == "complex":

@@ -198,7 +198,7 @@ def nearest(exact: fractions.Fraction, dtype: np.dtype[Any]) -> Any:
     try:
         guess = dtype.type(builtins.float(exact))
     except OverflowError:
-        return dtype.type(math.copysign(math.inf, exact))
+        return dtype.type(math.inf if exact > 0 else -math.inf)
     if not np.isfinite(guess):
         return guess
     around = [

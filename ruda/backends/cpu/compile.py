@@ -8,13 +8,20 @@ line numbers.
 from __future__ import annotations
 
 import ast
-import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ruda.backends.base import Binary, Source
 from ruda.errors import DeviceError
+
+# What object code may call: the C library's memory functions, and its mathematics.
+MEMORY = ("free", "malloc", "memcpy", "memmove", "memset", "_GLOBAL_OFFSET_TABLE_")
+MATHEMATICS = (
+    "cos", "exp", "exp2", "fmod", "lgamma", "log", "pow", "remainder", "sin", "sincos", "tan",
+    "tgamma",
+)  # fmt: skip
+ALLOWED = frozenset((*MEMORY, *MATHEMATICS, *(f"{name}f" for name in MATHEMATICS)))
 
 
 def python_function(source: Source, lookup: Any) -> Any:
@@ -37,19 +44,36 @@ def python_function(source: Source, lookup: Any) -> Any:
     return scope[source.entry]
 
 
-def compile_source(source: Source, target: Mapping[str, Any]) -> Binary:
-    """Object code of a kernel, its symbol, and the symbols that it takes from elsewhere."""
-    from ruda.backends.cpu import target as numba_target
+def compile_with_numba(source: Source) -> Any:
+    """numba's result for a kernel's text."""
+    from ruda.backends.cpu import target
 
-    function = python_function(source, numba_target.function)
-    flags = tuple(source.options.get("flags", ()))
-    result = numba_target.compile_function(function, flags)
+    constants = source.options.get("constants", ())
+
+    def lookup(name: str) -> Any:
+        if name in ("inf", "nan"):
+            return float(name)
+        kind, _, number = name.rpartition("_")
+        if kind == "constant" and number.isdigit():
+            return target.constant(constants[int(number)])
+        return target.function(name)
+
+    function = python_function(source, lookup)
+    return target.compile_function(function, tuple(source.options.get("flags", ())))
+
+
+def compile_source(source: Source) -> Binary:
+    """Object code of a kernel, its symbol, and the symbols that it takes from elsewhere."""
+    result = compile_with_numba(source)
     payload = result.library._get_compiled_object()
-    metadata = {
-        "symbol": result.fndesc.llvm_func_name,
-        **{k: v for k, v in source.options.items() if k != "flags"},
-    }
+    kept = {k: v for k, v in source.options.items() if k not in ("flags", "constants")}
+    metadata = {"symbol": result.fndesc.llvm_func_name, **kept}
     return Binary(payload, metadata, undefined_symbols(payload))
+
+
+def assembly(source: Source) -> str:
+    """The machine code of a kernel as text."""
+    return str(compile_with_numba(source).library.get_asm_str())
 
 
 def undefined_symbols(payload: bytes) -> tuple[str, ...]:
@@ -84,16 +108,11 @@ class Module:
     engine: Any  # keeps the code alive
 
 
-_BODY = ctypes.CFUNCTYPE(
-    ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64
-)
-
-
 def resolves(symbol: str) -> bool:
-    """Whether this process has an external symbol, so that object code may be linked to it."""
+    """Whether a kernel may refer to a symbol of this process."""
     import llvmlite.binding as llvm
 
-    return llvm.address_of_symbol(symbol) is not None
+    return symbol in ALLOWED and llvm.address_of_symbol(symbol) is not None
 
 
 def load(binary: Binary) -> Module:
@@ -111,11 +130,3 @@ def load(binary: Binary) -> Module:
     engine.finalize_object()
     address = engine.get_function_address(binary.metadata["symbol"])
     return Module(address, binary.metadata, engine)
-
-
-def call(module: Module, args: int, lo: int, hi: int) -> None:
-    """Run items lo..hi on this thread, without the GIL."""
-    hidden = (ctypes.c_void_p * 2)()
-    at = ctypes.addressof(hidden)
-    status = _BODY(module.address)(at, at + 8, args, lo, hi)
-    assert status == 0, status

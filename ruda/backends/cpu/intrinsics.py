@@ -12,7 +12,6 @@ every operation by `round_f16`, and 16 bits in memory; bool is one bit, a byte i
 
 from __future__ import annotations
 
-import math
 import operator
 import re
 from collections.abc import Callable, Sequence
@@ -21,6 +20,9 @@ from typing import Any
 
 from llvmlite import ir
 from numba.core import types
+
+from ruda.backends.cpu import atomics, complexes, math
+from ruda.backends.cpu.values import Value
 
 Values = Sequence[Any]
 Lower = Callable[[Any, Any, Values], Any]  # (target context, builder, arguments) -> value
@@ -144,7 +146,7 @@ def round_to_odd(builder: Any, x: Any) -> Any:
     other = builder.select(smaller, builder.add(bits, I32(1)), builder.sub(bits, I32(1)))
     even = builder.icmp_unsigned("==", builder.and_(bits, I32(1)), I32(0))
     inexact = builder.fcmp_ordered("!=", back, x)
-    infinite = builder.fcmp_ordered("==", size_back, ir.Constant(F64, math.inf))
+    infinite = builder.fcmp_ordered("==", size_back, ir.Constant(F64, float("inf")))
     change = builder.and_(builder.and_(even, inexact), builder.not_(infinite))
     return builder.bitcast(builder.select(change, other, bits), F32)
 
@@ -454,9 +456,13 @@ def _between_floats(builder: Any, x: Any, source: str, target: str) -> Any:
 
 
 def _cast(source: str, target: str) -> Intrinsic:
-    return Intrinsic(
-        NUMBA[target], (NUMBA[source],), lambda c, b, a: convert(b, a[0], source, target)
-    )
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        if isinstance(a[0], ir.Constant) and source == "i64" and target in WIDTH:
+            return ir.Constant(VALUE[target], int(a[0].constant) & ((1 << WIDTH[target]) - 1))
+        return convert(builder, a[0], source, target)
+
+    return Intrinsic(NUMBA[target], (NUMBA[source],), lower)
 
 
 def _literal(dtype: str) -> Intrinsic:
@@ -502,48 +508,318 @@ def _wrap() -> Intrinsic:
     return Intrinsic(types.int64, (types.int64, types.int64), lower)
 
 
-# ---- scalar operations ---------------------------------------------------------------------------
+# ---- scalar operations ------------------------------------------------------------------------
+
+# Names of the table of operations where `math` has another one.
+_MATH = {
+    "floordiv": "floor_div", "mod": "floor_mod", "min": "minimum", "max": "maximum",
+    "rint": "round",
+}  # fmt: skip
 
 
 def _scalar(name: str, dtype: str) -> Intrinsic | None:
+    """An operation of the table that is no operator: `exp_f32(x)`, `shl_i16(x, n)`."""
     kind = NUMBA[dtype]
-    if name in ("min", "max") and dtype in INTEGERS:
-        sign = "<" if name == "min" else ">"
-        less = comparison(dtype, sign)
-        return Intrinsic(kind, (kind, kind), lambda c, b, a: b.select(less(c, b, a), a[0], a[1]))
-    if name in ("floordiv", "mod") and dtype in INTEGERS:
-        return Intrinsic(kind, (kind, kind), lambda c, b, a: _divide(b, a, name, dtype))
+    if dtype in COMPLEX:
+        return _complex(name, dtype)
+    if name in ("uniform", "real", "conj"):
+        return Intrinsic(kind, (kind,), lambda c, b, a: a[0])
+    if name == "imag":
+        return Intrinsic(kind, (kind,), lambda c, b, a: ir.Constant(a[0].type, 0))
+    if name in ("fmin", "fmax") and dtype in WIDTH:  # no integer is a NaN
+        name = name[1:]
+    if name == "truediv" and dtype in FLOATS:
+        return Intrinsic(kind, (kind, kind), binary(dtype, "", "fdiv"))
+    if name == "mulhi" and dtype in INTEGERS:
+        return Intrinsic(kind, (kind, kind), _mulhi(dtype))
+    if dtype in ("f16", "bf16"):
+        return _half(name, dtype)
+    if dtype == "bool" and name in ("min", "max"):
+        word = "and_" if name == "min" else "or_"
+        return Intrinsic(kind, (kind, kind), lambda c, b, a: getattr(b, word)(a[0], a[1]))
+    row = math.FUNCTIONS.get(_MATH.get(name, name))
+    if row is None or dtype not in row.dtypes:
+        return None
+    inputs = [dtype] * row.arity
+    if row.second:
+        inputs[1] = row.second
+    result = row.result or dtype
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        values = [Value(builder, v, d) for v, d in zip(a, inputs, strict=True)]
+        return math.build(row, dtype, values).llvm
+
+    return Intrinsic(NUMBA[result], tuple(NUMBA[d] for d in inputs), lower)
+
+
+def _mulhi(dtype: str) -> Lower:
+    wide = ir.IntType(2 * WIDTH[dtype])
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        extend = builder.sext if dtype in SIGNED else builder.zext
+        product = builder.mul(extend(a[0], wide), extend(a[1], wide))
+        high = builder.lshr(product, ir.Constant(wide, WIDTH[dtype]))
+        return builder.trunc(high, VALUE[dtype])
+
+    return lower
+
+
+def _half(name: str, dtype: str) -> Intrinsic | None:
+    """What float32 arithmetic and one rounding do not give for 16-bit floats."""
+    kind = types.float32
+    if name == "fma":
+        return Intrinsic(kind, (kind,) * 3, lambda c, b, a: fma16(b, a, dtype))
+    if name == "nextafter":
+        return Intrinsic(kind, (kind,) * 2, lambda c, b, a: nextafter16(b, a, dtype))
     return None
 
 
-def _divide(b: Any, a: Values, name: str, dtype: str) -> Any:
+def fma16(builder: Any, a: Values, dtype: str) -> Any:
+    """x * y + z rounded once: the product is exact in float64, the sum is rounded to odd there."""
+    x, y, z = (builder.fpext(v, F64) for v in a)
+    product = builder.fmul(x, y)
+    total = builder.fadd(product, z)
+    back = builder.fsub(total, product)  # the error of the sum, by Knuth
+    error = builder.fadd(builder.fsub(product, builder.fsub(total, back)), builder.fsub(z, back))
+    bits = builder.bitcast(total, I64)
+    zero = ir.Constant(F64, 0.0)
+    outwards = builder.icmp_unsigned(
+        "==", builder.fcmp_ordered(">", error, zero), builder.fcmp_ordered(">", total, zero)
+    )
+    step = builder.select(outwards, I64(1), I64(-1))
+    even = builder.icmp_unsigned("==", builder.and_(bits, I64(1)), I64(0))
+    inexact = builder.fcmp_ordered("!=", error, zero)
+    odd = builder.select(builder.and_(even, inexact), builder.add(bits, step), bits)
+    return round16(builder, round_to_odd(builder, builder.bitcast(odd, F64)), dtype)
+
+
+def nextafter16(builder: Any, a: Values, dtype: str) -> Any:
     x, y = a
-    signed = dtype in SIGNED
-    const = lambda v: ir.Constant(x.type, v)  # noqa: E731
-    zero = b.icmp_signed("==", y, const(0))
-    odd = b.or_(zero, b.icmp_signed("==", y, const(-1))) if signed else zero
-    safe = b.select(odd, const(1), y)
-    q = b.sdiv(x, safe) if signed else b.udiv(x, safe)
-    r = b.sub(x, b.mul(q, safe))
-    if signed:
-        crossed = b.and_(
-            b.icmp_signed("!=", r, const(0)), b.icmp_signed("<", b.xor(r, safe), const(0))
-        )
-        q, r = b.select(crossed, b.sub(q, const(1)), q), b.select(crossed, b.add(r, safe), r)
-        q = b.select(odd, b.neg(x), q)
-    return b.select(zero, const(0), q) if name == "floordiv" else b.select(odd, const(0), r)
+    bits = to_bits16(builder, x, dtype)
+    zero = ir.Constant(F32, 0.0)
+    up = builder.fcmp_ordered("<", x, y)
+    outwards = builder.icmp_unsigned("==", up, builder.fcmp_ordered(">", x, zero))
+    moved = builder.add(bits, builder.select(outwards, I16(1), I16(-1)))
+    least = builder.select(up, I16(1), I16(-0x7FFF))
+    moved = builder.select(builder.fcmp_ordered("==", x, zero), least, moved)
+    result = from_bits16(builder, moved, dtype)
+    # Of two zeros NumPy's float16 gives the first, C and bfloat16 the second.
+    equal = x if dtype == "f16" else y
+    result = builder.select(builder.fcmp_ordered("==", x, y), equal, result)
+    nan = builder.fcmp_unordered("uno", x, y)
+    return builder.select(nan, builder.fadd(x, y), result)
 
 
-def _atomic(op: str, dtype: str) -> Intrinsic:
+def _complex(name: str, dtype: str) -> Intrinsic | None:
+    kind, part = NUMBA[dtype], PART[dtype]
+
+    def values(builder: Any, z: Any) -> complexes.Complex:
+        real, imaginary = parts(builder, z)
+        return Value(builder, real, part), Value(builder, imaginary, part)
+
+    if name == "complex":
+        inputs = (NUMBA[part], NUMBA[part])
+        return Intrinsic(kind, inputs, lambda c, b, a: compose(b, a[0], a[1]))
+    if name == "uniform":
+        return Intrinsic(kind, (kind,), lambda c, b, a: a[0])
+    if name in complexes.REAL:
+        of, result = complexes.REAL[name], types.boolean if name[:2] == "is" else NUMBA[part]
+        return Intrinsic(result, (kind,), lambda c, b, a: of(values(b, a[0])).llvm)
+    functions: dict[str, tuple[int, Any]] = {"fma": (3, complexes.fma)}
+    functions |= {n: (1, f) for n, f in complexes.UNARY.items()}
+    functions |= {n: (2, f) for n, f in complexes.BINARY.items()}
+    if name not in functions:
+        return None
+    arity, function = functions[name]
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        real, imaginary = function(*(values(builder, z) for z in a))
+        return compose(builder, real.llvm, imaginary.llvm)
+
+    return Intrinsic(kind, (kind,) * arity, lower)
+
+
+# ---- atomics and other memory ------------------------------------------------------------------
+
+
+def _atomic(how: str, op: str, dtype: str) -> Intrinsic:
+    """`atomic_add_i32(base, i, value)`; `update_...` for memory of one CPU thread."""
+    count = 2 if op == "cas" else 1
+    change = atomics.atomic if how == "atomic" else atomics.plain
+
     def lower(context: Any, builder: Any, a: Values) -> Any:
         pointer = element(builder, a[0], a[1], MEMORY[dtype])
-        return builder.atomic_rmw(op, pointer, a[2], "monotonic")
+        return change(builder, op, dtype, pointer, a[2:])
 
-    return Intrinsic(NUMBA[dtype], (types.voidptr, types.int64, NUMBA[dtype]), lower)
+    kind = NUMBA[dtype]
+    return Intrinsic(kind, (types.voidptr, types.int64, *(kind,) * count), lower)
 
 
-# ---- by name -------------------------------------------------------------------------------------
+def _fence() -> Intrinsic:
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
 
+    return Intrinsic(types.void, (), lower)
+
+
+def _dynamic() -> Intrinsic:
+    """`stack_dynamic(bytes)`: the launch's shared memory, in the frame."""
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        memory = builder.alloca(I8, size=a[0])
+        memory.align = 64
+        return memory
+
+    return Intrinsic(types.voidptr, (types.int64,), lower)
+
+
+def _heap(size: str) -> Intrinsic:
+    """`heap_1000000()`: memory that `release` gives back, for what a thread's stack cannot hold."""
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        raw = llvm(builder, "malloc", BYTES, [I64(int(size) + 64)])
+        address = builder.add(builder.ptrtoint(raw, I64), I64(64))
+        aligned = builder.inttoptr(builder.and_(address, I64(-64)), BYTES)
+        slot = builder.gep(aligned, [I64(-8)])  # the 64 bytes before hold what malloc gave
+        builder.store(raw, builder.bitcast(slot, BYTES.as_pointer()))
+        return aligned
+
+    return Intrinsic(types.voidptr, (), lower)
+
+
+def _release() -> Intrinsic:
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        slot = builder.bitcast(builder.gep(a[0], [I64(-8)]), BYTES.as_pointer())
+        llvm(builder, "free", ir.VoidType(), [builder.load(slot)])
+        return context.get_dummy_value()
+
+    return Intrinsic(types.void, (types.voidptr,), lower)
+
+
+def constant(data: bytes) -> Intrinsic:
+    """The address of constant bytes, aligned to a cache line."""
+    kind = ir.ArrayType(I8, max(1, len(data)))
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        module = builder.module
+        name = module.get_unique_name("constant")
+        memory = ir.GlobalVariable(module, kind, name)
+        memory.linkage, memory.global_constant, memory.align = "private", True, 64
+        memory.initializer = ir.Constant(kind, bytearray(data or b"\0"))
+        return builder.bitcast(memory, BYTES)
+
+    return Intrinsic(types.voidptr, (), lower)
+
+
+def _reporter(builder: Any, count: int) -> Any:
+    """An internal function (args, site, block, thread, values...) that writes a record of words."""
+    module = builder.module
+    name = f"ruda.report.{count}"
+    found = module.globals.get(name)
+    if found is not None:
+        return found
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * (4 + count)), name)
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    b = ir.IRBuilder(function.append_basic_block("entry"))
+    words = I64.as_pointer()
+    args, site, block, thread, *values = function.args
+    address = b.load(b.gep(b.inttoptr(args, words), [I64(6)]))
+    base = b.inttoptr(address, words)
+    with b.if_then(b.icmp_unsigned("!=", address, I64(0))):
+        size = 3 + count
+        start = b.atomic_rmw("add", base, I64(size), "monotonic")
+        end = b.add(start, I64(size))
+        fits = b.icmp_unsigned("<=", end, b.load(b.gep(base, [I64(1)])))
+        with b.if_else(fits) as (then, otherwise):
+            with then:
+                record = b.gep(base, [b.add(start, I64(3))])
+                for k, v in enumerate((b.add(site, I64(1)), block, thread, *values)):
+                    b.store(v, b.gep(record, [I64(k)]))
+            with otherwise:
+                b.atomic_rmw("add", b.gep(base, [I64(2)]), I64(1), "monotonic")
+    b.ret_void()
+    return function
+
+
+def _as_words(builder: Any, value: Any, dtype: str) -> list[Any]:
+    """A value as words of a record."""
+    if dtype in COMPLEX:
+        real, imaginary = (_as_words(builder, p, PART[dtype])[0] for p in parts(builder, value))
+        if dtype == "c128":
+            return [real, imaginary]
+        return [builder.or_(real, builder.shl(imaginary, I64(32)))]
+    if dtype in SIGNED:
+        return [value if dtype == "i64" else builder.sext(value, I64)]
+    if dtype in WIDTH:
+        return [value if dtype == "u64" else builder.zext(value, I64)]
+    bits = to_memory(builder, value, dtype)
+    if dtype == "f64":
+        return [builder.bitcast(bits, I64)]
+    return [builder.zext(builder.bitcast(bits, I32) if dtype == "f32" else bits, I64)]
+
+
+def _report(dtypes: str) -> Intrinsic:
+    """`report_f32_i64(args, site, block, thread, x, i)`."""
+    names = dtypes.strip("_").split("_") if dtypes else []
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        words = [w for v, d in zip(a[4:], names, strict=True) for w in _as_words(builder, v, d)]
+        builder.call(_reporter(builder, len(words)), [*a[:4], *words])
+        return context.get_dummy_value()
+
+    return Intrinsic(types.void, (*(types.int64,) * 4, *(NUMBA[d] for d in names)), lower)
+
+
+def _inside(ndim: str) -> Intrinsic:
+    """`inside_2(args, site, block, thread, i, j, n, m)`: are i, j inside? Reports if not."""
+    n = int(ndim)
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        inside = ir.Constant(I1, 1)
+        for index, extent in zip(a[4 : 4 + n], a[4 + n :], strict=True):
+            inside = builder.and_(inside, builder.icmp_unsigned("<", index, extent))
+        with builder.if_then(builder.not_(inside), likely=False):
+            builder.call(_reporter(builder, 2 * n), list(a))
+        return inside
+
+    return Intrinsic(types.boolean, (types.int64,) * (4 + 2 * n), lower)
+
+
+def _divisor(dtype: str) -> Intrinsic:
+    """`divisor_i32(y, args, site, block, thread, x)`: y; reports a division of x by 0."""
+    kind = NUMBA[dtype]
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        y, *where, x = a
+        zero = builder.icmp_unsigned("==", y, ir.Constant(y.type, 0))
+        with builder.if_then(zero, likely=False):
+            builder.call(_reporter(builder, 1), [*where, *_as_words(builder, x, dtype)])
+        return y
+
+    return Intrinsic(kind, (kind, *(types.int64,) * 4, kind), lower)
+
+
+def _trips() -> Intrinsic:
+    """`trips(start, stop, step)`: how often `range` goes round, 0 for a step of 0."""
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        start, stop, step = a
+        b, zero = builder, I64(0)
+        up = b.icmp_signed(">", step, zero)
+        distance = b.select(up, b.sub(stop, start), b.sub(start, stop))
+        size = b.select(up, step, b.neg(step))
+        going = b.select(up, b.icmp_signed("<", start, stop), b.icmp_signed(">", start, stop))
+        going = b.and_(going, b.icmp_signed("!=", step, zero))
+        size = b.select(b.icmp_signed("==", step, zero), I64(1), size)
+        count = b.add(b.udiv(b.sub(distance, I64(1)), size), I64(1))
+        return b.select(going, count, zero)
+
+    return Intrinsic(types.int64, (types.int64,) * 3, lower)
+
+
+# ---- by name ----------------------------------------------------------------------------------
 _PATTERNS: tuple[tuple[str, Callable[..., Intrinsic | None]], ...] = (
     (rf"load_({DTYPE})(_unaligned|)", _load),
     (rf"store_({DTYPE})(_unaligned|)", _store),
@@ -558,7 +834,15 @@ _PATTERNS: tuple[tuple[str, Callable[..., Intrinsic | None]], ...] = (
     (rf"select_({DTYPE})", _select),
     (r"wrap", _wrap),
     (rf"({DTYPE})", _literal),
-    (rf"atomic_(add)_({DTYPE})", _atomic),
+    (rf"(atomic|update)_(\w+)_({DTYPE})", _atomic),
+    (r"fence", _fence),
+    (r"stack_dynamic", _dynamic),
+    (r"heap_(\d+)", _heap),
+    (r"release", _release),
+    (r"trips", _trips),
+    (rf"report((?:_(?:{DTYPE}))*)", _report),
+    (r"inside_(\d+)", _inside),
+    (rf"divisor_({DTYPE})", _divisor),
     (rf"(\w+?)_({DTYPE})", _scalar),
 )  # fmt: skip
 

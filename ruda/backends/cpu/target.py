@@ -104,6 +104,9 @@ def contexts() -> tuple[Typing, Target]:
     for op, rows in intrinsics.operators().items():
         template = _template(op, {a: result for a, (result, _) in rows.items()})
         typing._functions[op] = [template(typing)]
+        if typing._lookup_global(op) is not None:
+            typing._remove_global(op)
+        typing.insert_global(op, types.Function(template))
         selector = OverloadSelector()
         for arguments, (_, lower) in rows.items():
             selector.append(_lowered(lower), arguments)
@@ -116,6 +119,12 @@ def function(name: str) -> Any:
     """The object that emitted text refers to by an intrinsic's name; None if there is none."""
     found = intrinsics.resolve(name)
     return None if found is None else install(name, found)
+
+
+@functools.cache
+def constant(data: bytes) -> Any:
+    """A function that gives the address of constant bytes."""
+    return install(f"constant_of_{len(data)}_bytes", intrinsics.constant(data))
 
 
 def install(name: str, intrinsic: Intrinsic) -> Any:

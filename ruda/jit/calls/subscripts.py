@@ -136,8 +136,9 @@ def index_array(
         fill = array.ndim - (len(items) - 1)
         items[dots[0] : dots[0] + 1] = [slice(None)] * max(fill, 0)
     if len(items) > array.ndim:
+        axes = "1 axis" if array.ndim == 1 else f"{array.ndim} axes"
         raise KernelTypeError(
-            f"{array.describe()} has {array.ndim} axes and takes as many indices, not {len(items)}",
+            f"{array.describe()} has {axes} and takes as many indices, not {len(items)}",
             place,
         )
     fixed, axes = list(array.fixed), []

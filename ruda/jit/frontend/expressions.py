@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import enum
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -267,6 +268,10 @@ class Expressions(Elements):
 
     def visit_attribute(self, node: ast.Attribute) -> Value:
         owner = self.value(node.value)
+        if node.attr == "value" and isinstance(node.value, ast.Attribute):
+            match self.value(node.value.value):
+                case PyObject(enum.EnumMeta()):
+                    return owner  # a member stands for its value already
         from ruda.jit import calls
 
         return calls.attribute(self.translator, owner, node.attr, self.place(node))

@@ -15,6 +15,7 @@ from ruda.jit.passes.flatten import flatten, is_flat
 from ruda.jit.passes.guards import hoist_guards
 from ruda.jit.passes.indices import expand, simplify
 from ruda.jit.passes.jumps import structure_jumps
+from ruda.jit.passes.wraps import remove_wraps
 
 Pass = Callable[[Function], Function]
 
@@ -27,7 +28,7 @@ def spread(function: Function) -> Function:
 
 
 PIPELINE: dict[str, tuple[Pass, ...]] = {
-    "cpu": (simplify, structure_jumps, spread, hoist_guards),
+    "cpu": (simplify, remove_wraps, structure_jumps, spread, hoist_guards),
 }
 
 

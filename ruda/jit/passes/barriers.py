@@ -51,12 +51,14 @@ from ruda.jit.ir import (
     Warp,
     While,
 )  # fmt: skip
+from ruda.jit.passes.exposure import Exposure
+from ruda.jit.passes.flatten import name_coordinates, name_place, resolve
 from ruda.jit.passes.indices import extent, index, linear_thread, op
 from ruda.jit.passes.jumps import FALSE, TRUE, in_range
 from ruda.jit.passes.names import Names
+from ruda.jit.passes.threads import thread_loops
 from ruda.jit.passes.uniformity import DATA, THREAD, Uniformity, check_barriers, is_left
 
-AXES = "xyz"
 _CHEAP = {
     "add", "sub", "mul", "floordiv", "mod", "neg", "and", "or", "xor", "shl", "shr", "invert",
     "not", "lt", "le", "gt", "ge", "eq", "ne", "min", "max", "wrap",
@@ -99,7 +101,7 @@ class _Splitter:
         self.recomputed = self.recomputable()
         tree = self.split(f.body, None)
         tree = self.privatise(tree)
-        body = tuple(self.loops(tree))
+        body = resolve(tuple(self.loops(tree)), {"linearThread": index(0)})
         return replace(f, body=body, arrays=(*f.arrays, *self.arrays))
 
     # ---- which variables are the block's
@@ -510,7 +512,7 @@ class _Splitter:
         shape = self.thread_shape()
         exposed: set[Variable] = set()
         for r in regions:
-            reads = _Exposure()
+            reads = Exposure()
             reads.body(r.body)
             exposed |= reads.exposed
             # What a region stores at its end must have been loaded where it was not assigned.
@@ -596,7 +598,7 @@ class _Splitter:
     def region(
         self, body: Body, slots: dict[Variable, Array], copies: dict[Array, Array]
     ) -> Region:
-        reads = _Exposure()
+        reads = Exposure()
         always = reads.body(body)
         written = {v for s in ir.statements(body) for v in ir.written(s)}
         head: list[Statement] = []
@@ -643,20 +645,15 @@ class _Splitter:
 
     def thread_loop(self, body: Body) -> Statement:
         f = self.function
-        variables = {axis: self.names.index(f"thread_{AXES[axis]}") for axis in range(3)}
-
-        def change(e: Expr) -> Expr:
-            return (
-                Read(variables[e.axis]) if isinstance(e, Special) and e.name == "threadIdx" else e
-            )
-
-        body = ir.rewrite_body(body, change)
         place = body[0].place if body else f.place
-        for axis in range(3):
-            if f.block is not None and f.block[axis] == 1 and (axis or f.block != (1, 1, 1)):
-                continue
-            body = (For(variables[axis], index(0), extent(f, axis), index(1), body, place=place),)
-        return body[0]
+        body = name_place(body, {"linearThread": linear_thread(f)}, self.names)
+        variables, body = name_coordinates(replace(f, body=body), "threadIdx", "thread")
+        axes = [
+            (variables[axis], extent(f, axis))
+            for axis in range(3)
+            if f.block is None or f.block[axis] > 1 or (axis == 0 and f.block == (1, 1, 1))
+        ]
+        return thread_loops(axes, body, place)
 
 
 # ---- helpers -------------------------------------------------------------------------------------
@@ -718,37 +715,6 @@ def _use_copies(body: Body, copies: dict[Array, Array], thread: tuple[Expr, ...]
         return s
 
     return ir.rewrite_body(body, expression, statement)
-
-
-@dataclass
-class _Exposure:
-    """Variables that a body may read before it assigns them."""
-
-    exposed: set[Variable] = field(default_factory=set)
-
-    def body(self, body: Body, defined: frozenset[Variable] = frozenset()) -> frozenset[Variable]:
-        """Scan; returns what is assigned on every path to the end."""
-        for s in body:
-            for e in ir.expressions(s):
-                for r in ir.walk(e):
-                    if isinstance(r, Read) and r.variable not in defined:
-                        self.exposed.add(r.variable)
-            match s:
-                case If(then=then, otherwise=otherwise):
-                    a = self.body(then, defined)
-                    b = self.body(otherwise, defined)
-                    defined = b if _jumps_away(then) else a if _jumps_away(otherwise) else a & b
-                case For(variable=variable, body=inner):
-                    self.body(inner, defined | {variable})
-                case While(body=inner):
-                    self.body(inner, defined)
-                case _:
-                    defined |= set(ir.written(s))
-        return defined
-
-
-def _jumps_away(body: Body) -> bool:
-    return bool(body) and isinstance(body[-1], (Break, Continue))
 
 
 def _source(

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from ruda.jit import ir
 from ruda.jit.ir import Assign, Body, Expr, For, Function, Read, Special
+from ruda.jit.passes.flatten import resolve
 from ruda.jit.passes.indices import index, op
 from ruda.jit.passes.names import Names
 
@@ -45,5 +46,6 @@ def loop_over_blocks(function: Function) -> Function:
             values[0] = op("mod", Read(linear), x)
         head: Body = tuple(Assign(variables[a], values[a]) for a in sorted(axes))
         body = (*head, *ir.rewrite_body(function.body, change))
+    body = resolve(body, {"linearBlock": Read(linear)})
     loop = For(linear, Special("first"), Special("last"), index(1), body, place=function.place)
     return replace(function, body=(loop,))

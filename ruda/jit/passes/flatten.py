@@ -11,10 +11,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ruda.jit import ir
-from ruda.jit.ir import Body, Expr, For, Function, Read, Special, Variable
-from ruda.jit.passes.indices import index
+from ruda.jit.ir import Assign, Body, Expr, For, Function, Read, Special, Variable
+from ruda.jit.passes.guards import tighten
+from ruda.jit.passes.indices import index, op
 from ruda.jit.passes.names import Names
 
+_PLACE_NAMES = {"linearBlock": "in_block", "linearThread": "in_thread"}
 _BLOCKS = {"threadIdx", "blockIdx", "blockDim", "laneid", "gridDim", "sharedBytes"}
 
 
@@ -41,28 +43,77 @@ def flat_axis(function: Function) -> int:
 
 def flatten(function: Function) -> Function:
     """Loops over the grid around the body, x innermost."""
-    names, shared_axis = Names(function), flat_axis(function)
-    variables = _variables(function, names)
-    body = replace_coordinates(function.body, variables)
+    shared_axis = flat_axis(function)
+    where = {
+        "linearBlock": _linear("linearBlock", "gridDim"),
+        "linearThread": _linear("linearThread", "blockDim"),
+    }
+    body = name_place(function.body, where, Names(function))
+    function = replace(function, body=body)
+    variables, body = name_coordinates(function, "globalIdx", "global")
     for axis in range(3):
         if axis == shared_axis:
             start: Expr = Special("first")
             stop: Expr = Special("last")
         else:
             start, stop = index(0), Special("globalDim", axis)
-        body = (For(variables[axis], start, stop, index(1), body, place=function.place),)
+        body = (tighten(For(variables[axis], start, stop, index(1), body, place=function.place)),)
     return replace(function, body=body)
 
 
-def _variables(function: Function, names: Names) -> dict[int, Variable]:
-    return {axis: names.index(f"global_{'xyz'[axis]}") for axis in range(3)}
+def name_place(body: Body, values: dict[str, Expr], names: Names) -> Body:
+    """Variables at the top of a body for the block and thread that its reports come from."""
+    used = {e.name for e in ir.all_expressions(body) if isinstance(e, Special)}
+    head: list[ir.Statement] = []
+    for special, value in values.items():
+        if special in used:
+            variable = names.index(_PLACE_NAMES[special])
+            head.append(Assign(variable, value))
+            values = values | {special: Read(variable)}
+    return (*head, *resolve(body, values)) if head else body
 
 
-def replace_coordinates(body: Body, variables: dict[int, Variable]) -> Body:
+def resolve(body: Body, values: dict[str, Expr]) -> Body:
+    """Expressions for the coordinates of these names."""
+
+    def change(node: Expr) -> Expr:
+        return values.get(node.name, node) if isinstance(node, Special) else node
+
+    return ir.rewrite_body(body, change)
+
+
+def _linear(name: str, shape: str) -> Expr:
+    """A linear index from global ones: the block's, or the thread's in it."""
+    take = "floordiv" if name == "linearBlock" else "mod"
+    x, y, z = (op(take, Special("globalIdx", k), Special("blockDim", k)) for k in range(3))
+    rows = op("add", op("mul", z, Special(shape, 1)), y)
+    return op("add", op("mul", rows, Special(shape, 0)), x)
+
+
+def name_coordinates(
+    function: Function, special: str, prefix: str
+) -> tuple[dict[int, Variable], Body]:
+    """A variable for each axis, and the body that reads it: the user's `i` of `i = grid(1)`."""
+    names = Names(function)
+    written = [v for s in ir.statements(function.body) for v in ir.written(s)]
+    variables: dict[int, Variable] = {}
+    for s in function.body:
+        match s:
+            case Assign(variable, Special(name, axis)) if name == special:
+                once = written.count(variable) == 1 and variable.dtype.name == "index"
+                if once and axis not in variables:
+                    variables[axis] = variable
+    body = tuple(
+        s for s in function.body if not (isinstance(s, Assign) and s.variable in variables.values())
+    )
+    for axis in range(3):
+        if axis not in variables:
+            variables[axis] = names.index(f"{prefix}_{'xyz'[axis]}")
+
     def change(node: Expr) -> Expr:
         match node:
-            case Special("globalIdx", axis):
+            case Special(name, axis) if name == special:
                 return Read(variables[axis], place=node.place)
         return node
 
-    return ir.rewrite_body(body, change)
+    return variables, ir.rewrite_body(body, change)

@@ -16,6 +16,7 @@ from ruda.jit.ir import (
     And,
     Assign,
     Body,
+    Cast,
     Const,
     Expr,
     Extent,
@@ -28,7 +29,7 @@ from ruda.jit.ir import (
     Special,
     Variable,
 )  # fmt: skip
-from ruda.jit.passes.indices import index, is_const, op
+from ruda.jit.passes.indices import INDEX, index, is_const, op
 
 _MIRROR = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
@@ -48,7 +49,8 @@ def _body(body: Body, reads: Counter[Variable]) -> Body:
     for s in body:
         match s:
             case For():
-                out.append(_loop(replace(s, body=_body(s.body, reads)), reads))
+                loop = replace(s, body=_body(s.body, reads))
+                out.append(loop if _leaks(loop, reads) else tighten(loop))
             case If():
                 then, otherwise = _body(s.then, reads), _body(s.otherwise, reads)
                 out.append(replace(s, then=then, otherwise=otherwise))
@@ -59,7 +61,14 @@ def _body(body: Body, reads: Counter[Variable]) -> Body:
     return tuple(out)
 
 
-def _loop(loop: For, reads: Counter[Variable]) -> For | If:
+def _leaks(loop: For, reads: Counter[Variable]) -> bool:
+    """Whether something after the loop reads what the head of its body computes."""
+    inside = _count_reads(loop.body)
+    head, _ = _split(loop.body)
+    return any(reads[s.variable] != inside[s.variable] for s in head)
+
+
+def tighten(loop: For) -> For | If:
     """The loop with the guard around its whole body, if there is one, in its bounds."""
     head, rest = _split(loop.body)
     match rest:
@@ -67,9 +76,6 @@ def _loop(loop: For, reads: Counter[Variable]) -> For | If:
             pass
         case _:
             return loop
-    inside = _count_reads(loop.body)
-    if any(reads[s.variable] != inside[s.variable] for s in head):
-        return loop  # what the head computes is wanted after the loop
     changing = {v for s in ir.statements(loop.body) for v in ir.written(s)} | {loop.variable}
     values = _values(loop, head)
     lows: list[Expr] = []
@@ -79,7 +85,7 @@ def _loop(loop: For, reads: Counter[Variable]) -> For | If:
     steady = isinstance(loop.step, Const) and loop.step.value == 1
     for part in conjuncts(condition):
         resolved = _resolve(part, values)
-        bound = _bound(resolved, loop.variable, changing) if steady else None
+        bound = _bound(resolved, loop, changing) if steady else None
         if bound is not None:
             (lows if bound[0] == "low" else highs).append(bound[1])
         elif not _changes(resolved, changing):
@@ -96,7 +102,7 @@ def _loop(loop: For, reads: Counter[Variable]) -> For | If:
         stop = op("min", stop, high)
     result: For | If = replace(loop, start=start, stop=stop, body=(*head, *body))
     if isinstance(result, For) and not kept:
-        result = _loop(result, reads)
+        result = tighten(result)
     return replace(guard, condition=_all(outside), then=(result,)) if outside else result
 
 
@@ -142,13 +148,17 @@ def conjuncts(condition: Expr) -> list[Expr]:
     return [condition]
 
 
-def _bound(part: Expr, variable: Variable, changing: set[Variable]) -> tuple[str, Expr] | None:
+def _bound(part: Expr, loop: For, changing: set[Variable]) -> tuple[str, Expr] | None:
     """("low" or "high", the new bound) if a condition bounds the loop variable."""
+    variable = loop.variable
     match part:
-        case Op(name, (left, right)) if name in _MIRROR and left.dtype.name == "index":
+        case Op(name, (left, right)) if name in _MIRROR and left.dtype.kind == "int":
             pass
         case _:
             return None
+    # A thread of a block has an index that every integer dtype from 16 bits on holds.
+    short = isinstance(loop.stop, Const) and loop.stop.value <= 1024 and left.dtype.bits > 8
+    left, right = (_as_index(e, variable, short) for e in (left, right))
     offset = _offset(left, variable, changing)
     if offset is None:
         name, left, right = _MIRROR[name], right, left
@@ -157,6 +167,22 @@ def _bound(part: Expr, variable: Variable, changing: set[Variable]) -> tuple[str
         return None
     limit = _difference(right, offset) if name in ("lt", "ge") else _difference(right, offset, 1)
     return "high" if name in ("lt", "le") else "low", limit
+
+
+def _as_index(node: Expr, variable: Variable, short: bool) -> Expr:
+    """The same number as an index, without casts that change nothing."""
+    match node:
+        case Cast(value, dtype) if value.dtype.name == "index" and dtype.bits == 64:
+            return _as_index(value, variable, short)
+        case Cast(Read(v) as value) if short and v == variable:
+            return value
+        case Op("add" | "sub", (x, y)) if node.dtype.bits == 64:
+            return replace(
+                node,
+                operands=(_as_index(x, variable, short), _as_index(y, variable, short)),
+                dtype=INDEX,
+            )
+    return node if node.dtype.name == "index" else Cast(node, INDEX, place=node.place)
 
 
 def _difference(right: Expr, offset: Expr, more: int = 0) -> Expr:

@@ -1,5 +1,7 @@
 """Operators on every kind of number."""
 
+from fractions import Fraction
+
 import numpy as np
 
 import ruda
@@ -311,6 +313,39 @@ def explicit_fma(a, b, c, out):
         out[i] = ruda.fma(a[i], b[i], c[i])
 
 
+def extremes(rng, n, dtype):
+    """Most products of two of these over- or underflow."""
+    with np.errstate(all="ignore"):
+        return floats(rng, n, dtype=dtype) ** 3
+
+
+def fused(a, b, c):
+    """One rounding, through exact fractions."""
+
+    def one(x, y, z):
+        if not (np.isfinite(x) and np.isfinite(y) and np.isfinite(z)):
+            return x * y + z
+        exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
+        if not exact:
+            return x * y + z
+        return rounded(exact, x.dtype)
+
+    return np.array([one(*v) for v in zip(a, b, c, strict=True)], a.dtype)
+
+
+def rounded(exact, dtype):
+    """The nearest float, ties to even: scale to an integer of as many bits as fit, and round it."""
+    bits, least, most = {4: (24, -149, 128), 8: (53, -1074, 1024)}[dtype.itemsize]
+    exponent = abs(exact.numerator).bit_length() - exact.denominator.bit_length()
+    if abs(exact) < Fraction(2) ** exponent:
+        exponent -= 1
+    unit = Fraction(2) ** max(exponent - bits + 1, least)
+    nearest = round(exact / unit) * unit
+    if abs(nearest) >= Fraction(2) ** most:
+        return dtype.type(np.inf if nearest > 0 else -np.inf)
+    return dtype.type(nearest or (-0.0 if exact < 0 else 0.0))
+
+
 @ruda.jit
 def horner(x, out):
     i = ruda.grid(1)
@@ -490,11 +525,21 @@ CASES = [
     Case(
         explicit_fma,
         lambda rng, n: (*(normal(rng, n) for _ in range(3)), Out(n)),
-        # Exact for these: the product fits a double, and the sum is far from a tie of doubles.
-        lambda a, b, c: np.array(
-            [np.float32(np.longdouble(p) * q + r) for p, q, r in zip(a, b, c, strict=True)],
-            np.float32,
-        ),
+        fused,
+    ),
+    *(
+        Case(
+            explicit_fma,
+            lambda rng, n, d=d: (
+                extremes(rng, n, d),
+                extremes(rng, n, d),
+                floats(rng, n, dtype=d),
+                Out(n, d),
+            ),
+            fused,
+            name=f"explicit_fma_of_extremes_{np.dtype(d)}",
+        )
+        for d in (np.float32, np.float64)
     ),
     Case(
         horner,

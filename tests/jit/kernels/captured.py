@@ -198,9 +198,6 @@ CASES = [
         lambda rng, n: (integers(rng, n, least=-99, most=99), Out(n, np.int32)),
         lambda x: 3 * x + 7,
     ),
-]
-
-PENDING = [
     Case(
         enum_value,
         lambda rng, n: (integers(rng, n), Out(n, np.int32)),

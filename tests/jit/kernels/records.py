@@ -76,6 +76,17 @@ def field_arrays_written(records):
 
 
 @ruda.jit
+def field_arrays_at_constant_indices(records, out):
+    i = ruda.grid(1)
+    if i < out.size:
+        for axis in ruda.unroll(range(3)):
+            records[i].position[axis] *= 2
+        records[i].position[-1] = i
+        p = records[i].position
+        out[i] = p[0] + p[1]
+
+
+@ruda.jit
 def nested_records(records, out):
     i = ruda.grid(1)
     if i < out.size:
@@ -148,6 +159,11 @@ CASES = [
             name=f"write_fields_{name}",
         )
         for name, d in LAYOUTS
+    ),
+    Case(
+        field_arrays_at_constant_indices,
+        lambda rng, n: (InOut(random_records(rng, n, PARTICLE)), Out(n)),
+        lambda r: (field_arrays_written(r), r["position"][:, 0] + r["position"][:, 1]),
     ),
     Case(
         nested_records,
