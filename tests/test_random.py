@@ -123,16 +123,24 @@ def test_the_ends_of_the_ranges():
             assert np.hypot(*np.float64(pair)) ** 2 == pytest.approx(square, rel=1e-5, abs=1e-6)
 
 
-def test_normal_is_the_textbook_formula():
-    x0, x1, x2, x3 = words(11, 5, 0, 3)
+def test_the_smallest_exponential_number_is_zero_without_a_sign(monkeypatch):
+    monkeypatch.setattr(random, "_word", lambda *_: np.uint32(2**32 - 1))
+    assert str(random.exponential(0, 0)) == "0.0"
+
+
+@pytest.mark.parametrize("block", [5, 2**31 - 1, 2**32 + 5, 2**61])
+def test_normal_is_the_textbook_formula(block):
+    x0, x1, x2, x3 = words(11, block, 0, 3)
     radius, angle = np.sqrt(-2 * np.log((x2 + 1) / 2**32)), 2 * np.pi * (x3 >> 8) / 2**24
-    assert random.normal(11, 22) == pytest.approx(radius * np.cos(angle), abs=2e-6)
-    assert random.normal(11, 23) == pytest.approx(radius * np.sin(angle), abs=2e-6)
-    x0, x1, x2, x3 = words(11, 5, 0, 4)
+    assert random.normal(11, 4 * block + 2) == pytest.approx(radius * np.cos(angle), abs=2e-6)
+    assert random.normal(11, 4 * block + 3) == pytest.approx(radius * np.sin(angle), abs=2e-6)
+    x0, x1, x2, x3 = words(11, block, 0, 4)
     radius = np.sqrt(-2 * np.log((((x0 >> 5) << 26 | x1 >> 6) + 1) / 2**53))
     angle = 2 * np.pi * ((x2 >> 5) << 26 | x3 >> 6) / 2**53
-    assert random.normal_float64(11, 10) == pytest.approx(radius * np.cos(angle), abs=1e-14)
-    assert random.normal_float64(11, 11) == pytest.approx(radius * np.sin(angle), abs=1e-14)
+    assert random.normal_float64(11, 2 * block) == pytest.approx(radius * np.cos(angle), abs=1e-14)
+    assert random.normal_float64(11, 2 * block + 1) == pytest.approx(
+        radius * np.sin(angle), abs=1e-14
+    )
 
 
 @pytest.mark.parametrize("low, high", [(0, 1), (-(2**31), 2**31 - 1), (-7, -6), (5, 2**31)])
