@@ -225,7 +225,7 @@ def bits(seed, counter, stream=0):
 
 @_on_host
 def bits4(seed, block, stream=0):
-    """`bits` of the counters 4 block ... 4 block + 3, for the price of one."""
+    """`bits` of the counters 4 block ... 4 block + 3, from one block of Philox."""
     return _block(seed, block, block >> 32, stream, BITS)
 
 
@@ -241,7 +241,7 @@ def uniform(seed, counter, stream=0):
 
 @_on_host
 def uniform4(seed, block, stream=0):
-    """`uniform` of the counters 4 block ... 4 block + 3, for the price of one."""
+    """`uniform` of the counters 4 block ... 4 block + 3, from one block of Philox."""
     x0, x1, x2, x3 = _block(seed, block, block >> 32, stream, UNIFORM)
     return (
         np.float32(x0 >> 8) * UNIT_24,
@@ -280,7 +280,7 @@ def normal(seed, counter, stream=0):
 
 @_on_host
 def normal4(seed, block, stream=0):
-    """`normal` of the counters 4 block ... 4 block + 3, for the price of one block."""
+    """`normal` of the counters 4 block ... 4 block + 3, from one block of Philox."""
     x0, x1, x2, x3 = _block(seed, block, block >> 32, stream, NORMAL)
     even, odd = np.uint32(0), np.uint32(1)
     return _normal(x0, x1, even), _normal(x0, x1, odd), _normal(x2, x3, even), _normal(x2, x3, odd)
