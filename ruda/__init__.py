@@ -1,6 +1,6 @@
 """One Python kernel, every processor."""
 
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+import typing as _typing
 
 from ruda import random
 from ruda.backends import devices
@@ -238,7 +238,7 @@ __all__ = [
 globals().update(VECTORS)  # float32x4 and kin
 __all__ += VECTORS
 
-if not _TYPE_CHECKING:  # a type checker should take a wrong name for wrong
+if not _typing.TYPE_CHECKING:  # a type checker should take a wrong name for wrong
 
     def __getattr__(name: str) -> object:
         """Names of numba-cuda that ruda has under another name, or refuses with a hint."""

@@ -577,7 +577,8 @@ class GeneralizedVectorized:
 
     def _converted(self, value: Any, kind: Any) -> Any:
         """An input at the declared dtype."""
-        dtype = (kind.dtype if isinstance(kind, ArrayType) else kind).numpy
+        declared: Any = kind.dtype if isinstance(kind, ArrayType) else kind
+        dtype = declared.numpy
         if not isinstance(value, DeviceArray):
             return np.asarray(value, dtype)
         if value.dtype == dtype:
