@@ -55,6 +55,7 @@ from ruda.host import (
 )
 from ruda.jit import cache, jit
 from ruda.jit.debug import compare, debug
+from ruda.jit.kernel import explain
 from ruda.jit.language import (
     VECTORS,
     activemask,
@@ -160,6 +161,7 @@ __all__ = [
     "erfc",
     "event",
     "event_elapsed_time",
+    "explain",
     "external_stream",
     "ffs",
     "float16",

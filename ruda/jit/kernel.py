@@ -32,7 +32,6 @@ from ruda.jit.types import (
     TupleType,
     Type,
     parse_signature,
-    parse_type,
     type_of,
 )
 from ruda.settings import settings
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from ruda.backends.base import Source
     from ruda.jit.frontend import Translation
     from ruda.jit.ir import Function
+    from ruda.jit.tools import Explanation
 
 P = ParamSpec("P")
 MAX_GRID = 2**31 - 1
@@ -433,57 +433,54 @@ class Kernel(Generic[P]):
 
     # -- looking inside --
 
-    def _described(
-        self, target: str, specs: Sequence[Any], block: Any, constexpr: dict[str, Any] | None
-    ) -> Specialisation:
-        names = self.parameters
-        given = iter(specs or (self.signatures[0].arguments if self.signatures else ()))
-        constants = constexpr or {}
-        try:
-            argument_types = tuple(
-                Static.of(constants[n]) if n in constants else parse_type(next(given))
-                for n in names
-            )
-        except StopIteration:
-            raise LaunchTypeError(
-                f"`{self.__name__}` takes {len(names)} arguments ({', '.join(names)}): "
-                "give a type for each"
-            ) from None
-        backend = backends.get(target)
-        shape = None if block is None else as_dimensions(block, "block", self.__name__)
-        needs_block = getattr(backend, "needs_block", lambda f: False)
-        if shape is None:
-            shape = (256, 1, 1)
-        function, captures = self.translate(argument_types, block=shape, needs_block=needs_block)
-        made = Specialisation(argument_types, target, function, captures)
-        made.source = backend.emit(function, backend.target(target))
-        return made
-
     def source(
-        self, target: str, *types: Any, block: Any = None, constexpr: dict[str, Any] | None = None
+        self,
+        target: str,
+        *types: Any,
+        block: Any = None,
+        constexpr: dict[str, Any] | None = None,
+        shared: int = 0,
+        strided: bool = False,
     ) -> str:
-        """The text for a target, made on any machine.
+        """The text for a target, made on any machine; its first line says what it was made for.
 
-        `types` are ruda's, NumPy's or numba's dtypes, or strings such as "f32[:, :]" and "int".
+        `types` are ruda's, NumPy's or numba's dtypes, or strings such as "f32[:, :]" and "int". The
+        text is that for contiguous arrays, or with `strided=True` for any; the block is 256 unless
+        given. `constexpr` gives the compile-time parameters by name.
         """
-        made = self._described(target, types, block, constexpr)
-        assert made.source is not None
-        return made.source.text
+        from ruda.jit import tools
 
-    def ir(self, *types: Any, block: Any = None, constexpr: dict[str, Any] | None = None) -> str:
-        """The typed intermediate representation, as text that reads like Python."""
-        return str(self._described("sim", types, block, constexpr).function)
+        options = {"block": block, "constexpr": constexpr, "shared": shared, "strided": strided}
+        return tools.source(self, target, types, **options)
+
+    def ir(
+        self,
+        *types: Any,
+        block: Any = None,
+        constexpr: dict[str, Any] | None = None,
+        shared: int = 0,
+        strided: bool = False,
+    ) -> str:
+        """The typed intermediate representation, as text that reads like Python; see `source`."""
+        from ruda.jit import tools
+
+        options = {"block": block, "constexpr": constexpr, "shared": shared, "strided": strided}
+        return tools.ir_text(self, types, **options)
 
     def assembly(
-        self, target: str, *types: Any, block: Any = None, constexpr: dict[str, Any] | None = None
+        self,
+        target: str,
+        *types: Any,
+        block: Any = None,
+        constexpr: dict[str, Any] | None = None,
+        shared: int = 0,
+        strided: bool = False,
     ) -> str:
-        """The machine code for a target, as text."""
-        made = self._described(target, types, block, constexpr)
-        backend = backends.get(target)
-        assembly = getattr(backend, "assembly", None)
-        if assembly is None:
-            raise NotImplementedError(f"{target} has no assembly to show")
-        return assembly(made.source, backend.target(target))  # type: ignore[no-any-return]
+        """The machine code for a target, as text; see `source`."""
+        from ruda.jit import tools
+
+        options = {"block": block, "constexpr": constexpr, "shared": shared, "strided": strided}
+        return tools.assembly(self, target, types, **options)
 
     def __repr__(self) -> str:
         kind = "device function" if self.options.device else "kernel"
@@ -561,6 +558,7 @@ class Configured:
         plain = not any(
             isinstance(t, (TupleType, Static, RecordType)) for t in argument_types
         ) and not any(hasattr(v, "__ruda_host__") for v in values)
+        checked = checked and getattr(launcher, "is_native", True)
         if plain and checked and guards is not None and current[0] is state:
             for name in tuple(self.names):
                 current[1][name] = launcher
@@ -676,6 +674,45 @@ def _constexpr_positions(signature: inspect.Signature) -> frozenset[int]:
         if a is language.constexpr or (isinstance(a, str) and a.split(".")[-1] == "constexpr"):
             out.append(k)
     return frozenset(out)
+
+
+def explain(
+    kernel: Kernel[Any],
+    *types: Any,
+    target: str = "cpu",
+    block: Any = None,
+    constexpr: dict[str, Any] | None = None,
+    shared: int = 0,
+    strided: bool = False,
+) -> Explanation:
+    """What became of a kernel: types of variables, costly operations, spills, vectorised loops.
+
+    The arguments are those of `Kernel.source`. Without types, those of an earlier launch are taken,
+    or of the kernel's signature.
+
+    >>> import ruda
+    >>> @ruda.jit
+    ... def scale(x, factor):
+    ...     i = ruda.grid(1)
+    ...     if i < x.size:
+    ...         x[i] = x[i] * factor
+    >>> ruda.explain(scale, "f32[:]", "f64")
+    scale for cpu, types (float32[::1], float64), block 256 x 1 x 1, as for any block
+    <BLANKLINE>
+    variables
+      x: float32[::1]
+      factor: float64
+      i: index
+    <BLANKLINE>
+    64-bit operations
+      <doctest ...>:5  x[i] = x[i] * factor
+          conversion from float64, float64 mul, conversion to float64
+    ...
+    """
+    from ruda.jit import tools
+
+    options = {"block": block, "constexpr": constexpr, "shared": shared, "strided": strided}
+    return tools.explanation(kernel, target, types, **options)
 
 
 # ---- launch configurations ----
