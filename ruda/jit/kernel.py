@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, overload
 import numpy as np
 
 from ruda import backends
-from ruda.backends.base import Binary, Launch, Stream
+from ruda.backends.base import Binary, DeviceArray, Launch, Stream
 from ruda.dtypes import DType
 from ruda.errors import NOWHERE, LaunchTypeError, LaunchValueError
 from ruda.jit import language, sources
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 MAX_GRID = 2**31 - 1
 MAX_THREADS = 1024
+PLAIN = frozenset({np.ndarray, int, float, bool, complex})  # arguments that need no look inside
 MAX_CONFIGURATIONS = 1024  # launch shapes of a kernel that are kept ready
 MAX_VARIANTS = 16  # specialisations for other captured values that are kept
 
@@ -173,6 +174,12 @@ class Specialisation:
                 replace(c, value=v) for c, v in zip(self.captures, now, strict=True)
             )
         return True
+
+    def same(self) -> bool:
+        """Whether the captured variables hold the very objects that they held."""
+        return not self.captures or all(
+            c.current() is c.value and c.is_immutable for c in self.captures
+        )
 
     def guards(self) -> tuple[tuple[Any, Any, Any], ...] | None:
         """What a launcher must compare before it runs; None if that is more than objects."""
@@ -519,53 +526,100 @@ def _find_kernel(module: str, qualname: str) -> Any:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What a launch with arguments of known kinds needs."""
+
+    types: tuple[Type, ...]
+    made: Specialisation
+    captures: tuple[Capture, ...]  # those that the launcher was made under
+    launcher: Callable[..., None]
+    simple: bool  # arguments go to the launcher as they are, device arrays as the host's
+
+
 class Configured:
     """A kernel with a launch shape: call it with the kernel's arguments."""
 
     def __init__(self, kernel: Kernel[Any], launch: Launch) -> None:
         self.kernel, self.launch = kernel, launch
         self.names: set[Any] = set()  # the configurations that lead here
-        # By specialisation, with what it was made under: settings and captured values.
-        self.launchers: dict[Specialisation, tuple[Any, Any, Callable[..., None]]] = {}
+        # By the kinds of arguments, for the settings that stand first.
+        self._ready: tuple[Any, dict[Any, Ready]] = (None, {})
 
     def __call__(self, *arguments: Any, **named: Any) -> None:
-        kernel, launch = self.kernel, self.launch
+        kernel = self.kernel
         arguments = kernel.bind(arguments, named)
-        values = [getattr(a, "__ruda_argument__", a) for a in arguments]
+        values = [
+            a if type(a) in PLAIN or type(a) is DeviceArray else getattr(a, "__ruda_argument__", a)
+            for a in arguments
+        ]
+        kinds = argument_kinds(values, kernel.constexprs)
+        state, known = self._ready
+        ready = known.get(kinds) if state is settings.state() else None
+        if ready is None or ready.captures is not ready.made.captures or not ready.made.same():
+            ready = self._prepare(values, kinds)
+        if ready.simple:
+            values = [v._shadow if type(v) is DeviceArray else v for v in values]
+            ready.launcher(*values)
+        else:
+            ready.launcher(*flatten_arguments(values, ready.types))
+
+    def _prepare(self, values: Sequence[Any], kinds: Any) -> Ready:
+        """Specialise, and make a launcher; where it can, it serves the next launches by itself."""
+        kernel, launch, state = self.kernel, self.launch, settings.state()
         argument_types = kernel.argument_types(values)
         device = launch_device(values, launch.stream, kernel.__name__)
         made = kernel.specialise(argument_types, device, launch.block)
-        state, captures, launcher = self.launchers.get(made, (None, None, None))
-        if launcher is None or state is not settings.state() or captures is not made.captures:
-            launcher = self._prepare(made, argument_types, values)
-        launcher(*flatten_arguments(values, argument_types))
-
-    def _prepare(
-        self, made: Specialisation, argument_types: Sequence[Type], values: Sequence[Any]
-    ) -> Callable[..., None]:
-        """A launcher for a specialisation. Where it can, it serves the next launches by itself."""
-        backend: Any = backends.get(made.device)
-        state, guards = settings.state(), made.guards()
-        current = self.kernel._current
-        checked = getattr(backend, "launcher_checks", False)
-        if checked and guards:
-            launcher = backend.launcher(made.module, self.launch, self, guards=guards)
+        backend: Any = backends.get(device)
+        captures, guards = made.captures, made.guards()
+        checks = getattr(backend, "launcher_checks", False)
+        if checks and guards:
+            launcher = backend.launcher(made.module, launch, self, guards=guards)
         else:
-            launcher = backend.launcher(made.module, self.launch, self)
-        if len(self.launchers) >= MAX_VARIANTS:
-            self.launchers.clear()
-        self.launchers[made] = state, made.captures, launcher
-        plain = not any(
-            isinstance(t, (TupleType, Static, RecordType)) for t in argument_types
-        ) and not any(hasattr(v, "__ruda_host__") for v in values)
-        checked = checked and getattr(launcher, "is_native", True)
-        if plain and checked and guards is not None and current[0] is state:
-            for name in tuple(self.names):
-                current[1][name] = launcher
-        return launcher  # type: ignore[no-any-return]
+            launcher = backend.launcher(made.module, launch, self)
+        numbers = all(
+            isinstance(t, ArrayType) or (isinstance(t, DType) and (t.weak or t.kind == "bool"))
+            for t in argument_types
+        )
+        simple = numbers and all(type(v) in PLAIN or _on_host(v) for v in values)
+        ready = Ready(argument_types, made, captures, launcher, simple)
+        if kinds is not None:
+            if self._ready[0] is not state or len(self._ready[1]) >= MAX_CONFIGURATIONS:
+                self._ready = (state, {})
+            self._ready[1][kinds] = ready
+        current = kernel._current
+        direct = checks and guards is not None and getattr(launcher, "is_native", True)
+        if direct and current[0] is state and not any(isinstance(v, DeviceArray) for v in values):
+            if not any(isinstance(t, (TupleType, Static, RecordType)) for t in argument_types):
+                for name in tuple(self.names):
+                    current[1][name] = launcher
+        return ready
 
     def __repr__(self) -> str:
         return f"<{self.kernel.__name__}{[self.launch.grid, self.launch.block]}>"
+
+
+def _on_host(value: Any) -> bool:
+    return type(value) is DeviceArray and value.storage.on_host
+
+
+def argument_kinds(values: Sequence[Any], constexprs: frozenset[int]) -> Any:
+    """What the types of arguments depend on, quick to compare; None if it is not that simple."""
+    kinds: list[Any] = []
+    for k, value in enumerate(values):
+        kind = type(value)
+        if kind is np.ndarray:
+            kinds.append((value.dtype, value.ndim, value.flags.num))
+        elif k in constexprs:
+            return None
+        elif kind in PLAIN:
+            kinds.append(kind)
+        elif kind is DeviceArray:
+            shadow = value._shadow
+            kinds.append((value.device, shadow.dtype, shadow.ndim, shadow.flags.num))
+        else:
+            return None
+    return tuple(kinds)
 
 
 def flatten_arguments(values: Sequence[Any], types: Sequence[Type]) -> list[Any]:

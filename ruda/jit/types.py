@@ -6,6 +6,7 @@ object known while compiling). They are compared by value: they are part of the 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -295,7 +296,7 @@ def type_of(value: Any, name: str = "argument") -> Type:
 
 def _element(dtype: np.dtype[Any], name: str, what: str) -> ElementType:
     try:
-        return element_type(dtype)
+        return _known_element(dtype)
     except DTypeError:
         hint = ""
         if dtype.kind in "OSUV":
@@ -324,6 +325,11 @@ def _array_type(value: np.ndarray[Any, Any], name: str) -> ArrayType:
         not flags.writeable,
         flags.aligned,
     )
+
+
+@functools.lru_cache(maxsize=1024)
+def _known_element(dtype: np.dtype[Any]) -> ElementType:
+    return element_type(dtype)
 
 
 def _device_array_type(value: Any, name: str) -> ArrayType:
