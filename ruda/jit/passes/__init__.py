@@ -11,6 +11,7 @@ from ruda.jit import ir
 from ruda.jit.ir import Function
 from ruda.jit.passes.barriers import split_barriers
 from ruda.jit.passes.blocks import loop_over_blocks
+from ruda.jit.passes.conditions import join_conditions
 from ruda.jit.passes.flatten import flatten, is_flat
 from ruda.jit.passes.guards import hoist_guards
 from ruda.jit.passes.indices import expand, simplify
@@ -28,7 +29,7 @@ def spread(function: Function) -> Function:
 
 
 PIPELINE: dict[str, tuple[Pass, ...]] = {
-    "cpu": (simplify, remove_wraps, structure_jumps, spread, hoist_guards),
+    "cpu": (simplify, join_conditions, remove_wraps, structure_jumps, spread, hoist_guards),
 }
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from ruda.jit import ir
 from ruda.jit.ir import Assign, Body, Expr, For, Function, Read, Special, Variable
+from ruda.jit.passes.exposure import exposed
 from ruda.jit.passes.guards import tighten
 from ruda.jit.passes.indices import index, op
 from ruda.jit.passes.names import Names
@@ -51,7 +52,11 @@ def flatten(function: Function) -> Function:
     body = name_place(function.body, where, Names(function))
     function = replace(function, body=body)
     variables, body = name_coordinates(function, "globalIdx", "global")
+    stride = _grid_stride(body, variables[0]) if shared_axis == 0 else None
     for axis in range(3):
+        if axis == 0 and stride is not None:
+            body = (stride,)
+            continue
         if axis == shared_axis:
             start: Expr = Special("first")
             stop: Expr = Special("last")
@@ -59,6 +64,37 @@ def flatten(function: Function) -> Function:
             start, stop = index(0), Special("globalDim", axis)
         body = (tighten(For(variables[axis], start, stop, index(1), body, place=function.place)),)
     return replace(function, body=body)
+
+
+def _grid_stride(body: Body, thread: Variable) -> For | None:
+    """`for i in range(thread, n, threads of the grid)` as contiguous pieces, one a round.
+
+    The threads lo..hi take lo..hi in the first round, lo + G..hi + G in the second, and so on.
+    """
+    match body:
+        case (For(i, Read(start), stop, Special("globalDim", 0) as count, inner) as loop,) if (
+            start == thread
+        ):
+            pass
+        case _:
+            return None
+    if not _steady(stop) or any(
+        isinstance(e, Read) and e.variable == thread for e in ir.all_expressions(inner)
+    ):
+        return None
+    if exposed(inner) & {v for s in ir.statements(inner) for v in ir.written(s)}:
+        return None  # a thread carries something from round to round
+    if any(isinstance(s, (ir.Break, ir.Declare)) for s in ir.statements(inner)):
+        return None
+    base = Variable(f"{i.name}_base", i.dtype)
+    first, last = (op("add", Read(base), Special(end)) for end in ("first", "last"))
+    piece = tighten(replace(loop, start=first, stop=op("min", last, stop), step=index(1)))
+    return For(base, index(0), stop, count, (piece,), place=loop.place)
+
+
+def _steady(node: Expr) -> bool:
+    """Whether an expression is the same for all threads and costs nothing."""
+    return all(isinstance(e, (ir.Const, ir.Extent, Special, ir.Op, ir.Cast)) for e in ir.walk(node))
 
 
 def name_place(body: Body, values: dict[str, Expr], names: Names) -> Body:

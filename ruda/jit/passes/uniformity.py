@@ -86,8 +86,16 @@ class Uniformity:
     def of(self, node: Expr) -> int:
         """What an expression depends on."""
         total = 0
+        promised = [
+            inner
+            for e in ir.walk(node)
+            if isinstance(e, Op) and e.name == "uniform"
+            for inner in ir.walk(e)
+        ]
         for e in ir.walk(node):
             match e:
+                case _ if any(e is inner for inner in promised):
+                    total |= FREE
                 case Special(name, axis):
                     if name in _THREADS and not _single(self.function, name, axis):
                         total |= THREAD

@@ -212,7 +212,7 @@ class _Ranges:
         head = ir.map_children(s, lambda e: self.rewrite(e, env))
         entry = self.steady(s.body, env, lambda e: e | {s.variable: inside})
         body, after = self.run(s.body, entry | {s.variable: inside})
-        return replace(head, body=body), merge(env, after)
+        return replace(head, body=body), merge(entry, after)
 
     def while_loop(self, s: While, env: Env) -> tuple[Statement, Env | None]:
         enter: Callable[[Env], Env] = lambda e: refine(self, e, s.condition, True)  # noqa: E731
@@ -224,12 +224,13 @@ class _Ranges:
         return replace(s, condition=condition, body=body), merge(normal, broken)
 
     def run(self, body: Body, env: Env) -> tuple[Body, Env | None]:
-        """A loop's body once more, and what holds where it was left by `break` or its end."""
+        """A loop's body, and what holds where `break` left it."""
         self.exits.append([])
-        new, end = self.body(body, env)
+        new, _ = self.body(body, env)
+        left: Env | None = None
         for leaving in self.exits.pop():
-            end = merge(end, leaving)
-        return new, end
+            left = merge(left, leaving)
+        return new, left
 
     def steady(self, body: Body, env: Env, enter: Callable[[Env], Env]) -> Env:
         """What holds at the start of every round: bounds that the body does not break."""
