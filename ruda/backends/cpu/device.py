@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import math
+import os
 import platform
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -139,6 +140,8 @@ def _target() -> Mapping[str, Any]:
     return {
         "cpu": llvm.get_host_cpu_name(),
         "features": llvm.get_host_cpu_features().flatten(),
+        # NUMBA_CPU_NAME, NUMBA_OPT and others change what numba makes of the same text.
+        "settings": " ".join(sorted(f"{k}={v}" for k, v in os.environ.items() if "NUMBA_" in k)),
         "libc": " ".join(platform.libc_ver()),
         "llvmlite": importlib.metadata.version("llvmlite"),
         "numba": importlib.metadata.version("numba"),

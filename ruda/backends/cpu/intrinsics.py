@@ -21,7 +21,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from ruda.backends.cpu import atomics, complexes, math
+from ruda.backends.cpu import atomics, complexes, integers, math
 from ruda.backends.cpu.values import Value
 
 Values = Sequence[Any]
@@ -122,13 +122,13 @@ def bf16_bits(builder: Any, x: Any) -> Any:
 def to_bits16(builder: Any, x: Any, dtype: str) -> Any:
     if dtype == "bf16":
         return bf16_bits(builder, x)
-    return builder.bitcast(builder.fptrunc(x, F16), I16)
+    return integers.float_to_half(Value(builder, x, "f32")).llvm
 
 
 def from_bits16(builder: Any, bits: Any, dtype: str) -> Any:
     if dtype == "bf16":
         return builder.bitcast(builder.shl(builder.zext(bits, I32), I32(16)), F32)
-    return builder.fpext(builder.bitcast(bits, F16), F32)
+    return integers.half_to_float(Value(builder, bits, "u16")).llvm
 
 
 def round16(builder: Any, x: Any, dtype: str) -> Any:

@@ -18,7 +18,7 @@ from numba.core.base import OverloadSelector
 from numba.core.imputils import builtin_registry
 from numba.core.typing import templates
 
-from ruda.backends.cpu import intrinsics
+from ruda.backends.cpu import intrinsics, processor
 from ruda.backends.cpu.intrinsics import Intrinsic
 
 
@@ -50,6 +50,9 @@ class Target(cpu.CPUContext):  # type: ignore[misc]
 
     def post_lowering(self, mod: Any, library: Any) -> None:
         """Kernels need neither numba's runtime nor its fast-math rewriting."""
+        for function in mod.functions:
+            if not function.is_declaration:
+                processor.prefer_wide_vectors(function)
 
 
 class Pipeline(compiler.CompilerBase):  # type: ignore[misc]
