@@ -73,8 +73,8 @@ def limit_table(limits: list[dict[str, Any]]) -> str:
 def markdown(record: dict[str, Any]) -> str:
     """The README's table, from a results file."""
     out = [
-        f"{record['machine']}, {record['date']}, one core, medians of ratios in one interleaved run "
-        "(`python -m benchmarks`; raw samples in `benchmarks/results`). "
+        f"{record['machine']}, {record['date']}, one core, medians of ratios in one interleaved "
+        "run (`python -m benchmarks`; raw samples in `benchmarks/results`). "
         "A ratio is the peer's time / ruda's; **bold** misses its goal.",
         "",
         "| kernel | peer | ratio | goal | allocation |",

@@ -136,12 +136,13 @@ def index_array(
         fill = array.ndim - (len(items) - 1)
         items[dots[0] : dots[0] + 1] = [slice(None)] * max(fill, 0)
     if len(items) > array.ndim:
-        axes = "1 axis" if array.ndim == 1 else f"{array.ndim} axes"
+        count = "1 axis" if array.ndim == 1 else f"{array.ndim} axes"
         raise KernelTypeError(
-            f"{array.describe()} has {axes} and takes as many indices, not {len(items)}",
+            f"{array.describe()} has {count} and takes as many indices, not {len(items)}",
             place,
         )
-    fixed, axes = list(array.fixed), []
+    fixed = list(array.fixed)
+    axes: list[Axis] = []
     for axis, i in zip(array.axes, items, strict=False):
         if isinstance(i, slice):
             axes.append(slice_axis(t, axis, i, place))
