@@ -602,3 +602,25 @@ def test_tiled_product_is_exact_in_the_order_of_k(tile, rng):
     for q_ in range(64):
         expected += left[:, q_ : q_ + 1] * right[q_ : q_ + 1, :]
     assert np.array_equal(result, expected)
+
+
+@pytest.mark.parametrize("blocks", [(1, 1, 1), (3, 5, 2), (8, 2, 1), (17, 3, 1), (9, 1, 4)])
+def test_blocks_that_share_tiles_run_in_columns_and_each_runs_once(blocks):
+    count = ir.Array("count", i32, 3)
+    here = tuple(block(axis) for axis in (2, 1, 0))
+    seen = op("add", load(count, *here), 1)
+    kernel = function(
+        (count,),
+        loop(k, 0, 2, store(S, thread(), 0), ir.Barrier(), loop(j, 0, 2, store(S, thread(), 1))),
+        when(op("eq", ir.Cast(thread(), i32), 0), store(count, here, seen)),
+        arrays=(S,),
+        block=(4, 1, 1),
+        check=True,
+    )
+    result = np.zeros(blocks[::-1], np.int32)
+    target = BACKEND.target("cpu")
+    source = BACKEND.emit(kernel, target)
+    assert "in_column" in source.text
+    module = BACKEND.load(BACKEND.compile(source, target), kernel, "cpu")
+    BACKEND.launcher(module, Launch(blocks, (4, 1, 1)), None)(result)
+    assert (result == 1).all()

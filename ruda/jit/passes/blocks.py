@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ruda.jit import ir
-from ruda.jit.ir import Assign, Body, Expr, For, Function, Read, Special
+from ruda.jit.ir import Assign, Body, Expr, For, Function, Read, Special, Variable, While
 from ruda.jit.passes.flatten import resolve
 from ruda.jit.passes.indices import index, op
 from ruda.jit.passes.names import Names
+
+COLUMNS = 8  # blocks side by side that are finished before the next ones
 
 
 def loop_over_blocks(function: Function) -> Function:
@@ -36,16 +38,51 @@ def loop_over_blocks(function: Function) -> Function:
             return node
 
         x, y = Special("gridDim", 0), Special("gridDim", 1)
-        rest = op("floordiv", Read(linear), x)
-        values = {
-            0: op("mod", Read(linear), x) if max(axes) else Read(linear),
-            1: op("mod", rest, y),
-            2: op("floordiv", rest, y),
-        }
-        if max(axes) == 0:  # a 1-d kernel may still be launched on a 2-d grid
-            values[0] = op("mod", Read(linear), x)
-        head: Body = tuple(Assign(variables[a], values[a]) for a in sorted(axes))
-        body = (*head, *ir.rewrite_body(function.body, change))
+        body = ir.rewrite_body(function.body, change)
+        if {0, 1} <= axes and _comes_back(function.body):
+            head = _in_columns(Read(linear), variables, names)
+            i, j, k = (Read(variables[axis]) for axis in range(3))
+            place = op("add", op("mul", op("add", op("mul", k, y), j), x), i)
+        else:
+            rest = op("floordiv", Read(linear), x)
+            values = {
+                0: op("mod", Read(linear), x),
+                1: op("mod", rest, y),
+                2: op("floordiv", rest, y),
+            }
+            head = tuple(Assign(variables[a], values[a]) for a in sorted(axes))
+            place = Read(linear)
+        body = (*head, *resolve(body, {"linearBlock": place}))
     body = resolve(body, {"linearBlock": Read(linear)})
     loop = For(linear, Special("first"), Special("last"), index(1), body, place=function.place)
     return replace(function, body=(loop,))
+
+
+def _comes_back(body: Body) -> bool:
+    """Whether blocks go through memory in steps, so that neighbours load the same."""
+    return any(
+        isinstance(s, (For, While)) and any(isinstance(i, For) for i in s.body) for s in body
+    )
+
+
+def _in_columns(linear: Expr, block: dict[int, Variable], names: Names) -> Body:
+    """Indices of blocks in columns of a few, from top to bottom, column by column.
+
+    A row of blocks is as long as the matrix: what its blocks have in common with the next row's
+    would have left the cache by then.
+    """
+    x, y = Special("gridDim", 0), Special("gridDim", 1)
+    area, strip = op("mul", x, y), op("mul", index(COLUMNS), y)
+    inside, column, rest, width = (
+        names.index(name) for name in ("in_layer", "column", "in_column", "width")
+    )
+    first = op("mul", Read(column), index(COLUMNS))
+    return (
+        Assign(block[2], op("floordiv", linear, area)),
+        Assign(inside, op("mod", linear, area)),
+        Assign(column, op("floordiv", Read(inside), strip)),
+        Assign(rest, op("mod", Read(inside), strip)),
+        Assign(width, op("min", index(COLUMNS), op("sub", x, first))),
+        Assign(block[1], op("floordiv", Read(rest), Read(width))),
+        Assign(block[0], op("add", first, op("mod", Read(rest), Read(width)))),
+    )

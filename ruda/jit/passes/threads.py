@@ -34,7 +34,7 @@ from ruda.jit.passes.guards import tighten
 from ruda.jit.passes.indices import index, op
 
 ROWS = 4  # rows of threads that share an inner loop: with two vectors each, 8 registers of sums
-STRIP = 8  # rounds of that loop at a time: what LLVM still unrolls as a whole
+STRIP = 4  # rounds of that loop at a time: what LLVM still unrolls as a whole
 
 
 def thread_loops(axes: list[tuple[Variable, Expr]], body: Body, place: Place) -> Statement:
