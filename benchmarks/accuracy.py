@@ -43,10 +43,11 @@ def mp(name: str) -> Callable[..., Array]:
             if name == "erf" and values[0] == 0:
                 return np.longdouble(values[0])  # mpmath has no -0
             result = mpmath.mpf(getattr(mpmath, name)(*map(mpmath.mpf, values)))
-            high = np.longdouble(float(result))
-            if not np.isfinite(high):
-                return high
-            return high + np.longdouble(float(result - mpmath.mpf(float(high))))
+            if not mpmath.isfinite(result):
+                return np.longdouble(float(result))
+            mantissa, exponent = mpmath.frexp(result)
+            high = float(mantissa)
+            return np.ldexp(np.longdouble(high) + float(mantissa - high), int(exponent))
 
         dtype = np.longdouble if arrays[0].dtype == np.longdouble else np.float64
         return np.array([one(*a) for a in zip(*arrays, strict=True)], dtype)
@@ -138,7 +139,10 @@ CASES: dict[str, Case] = {
 @functools.cache
 def over_arrays(name: str, dtype: str) -> Any:
     """The function as a vectorised loop: f(x, ..., out)."""
-    function, arity = cpu.get(name, dtype), cpu.FUNCTIONS[name].arity
+    return loop_of(cpu.get(name, dtype), cpu.FUNCTIONS[name].arity)
+
+
+def loop_of(function: Any, arity: int) -> Any:
     if arity == 1:
 
         def loop1(x, out):  # type: ignore[no-untyped-def]

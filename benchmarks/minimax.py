@@ -143,7 +143,7 @@ FITS = (
     Fit("erf_tail", (7, -1), lambda a: -ln(erfc(a)) / LN2, mpf("0.999"), mpf("4.0"),
         lambda a: erfc(a) * LN2),
     # erfc(a) = exp(-a^2) P(q) / (1 + 2a), q = (a - 4) / (a + 4), from a = 0.45 to 11 and 28
-    Fit("erfc", (10, -1), erfc_scaled, -mpf("0.8"), mpf(7) / 15, lambda q: 1 / erfc_scaled(q)),
+    Fit("erfc", (12, -1), erfc_scaled, -mpf("0.8"), mpf(7) / 15, lambda q: 1 / erfc_scaled(q)),
     Fit("erfc", (-1, 22), erfc_scaled, -mpf("0.8"), mpf(3) / 4, lambda q: 1 / erfc_scaled(q)),
 )  # fmt: skip
 

@@ -310,11 +310,16 @@ def test_quotients_through_floats_are_exact_at_the_boundaries(dtype):
         check(accuracy.evaluate("floor_mod", dtype, *kinds), (x % y).astype(KIND[dtype]), *kinds)
 
 
-@pytest.mark.parametrize("dtype", ["i32", "u32", "i64", "u8"])
-@pytest.mark.parametrize("divisor", [1, 2, 7, 64, 100, 0, -1, -3])
+@pytest.mark.parametrize(
+    ("dtype", "divisor"),
+    [
+        (d, n)
+        for d in ("i32", "i64", "u32", "u8")
+        for n in (1, 7, 64, 0, -1, -3)
+        if d[0] == "i" or n >= 0
+    ],
+)
 def test_division_by_a_literal(dtype, divisor):
-    if dtype[0] == "u" and divisor < 0:
-        pytest.skip("no such number")
     quotient, rest = cpu.get("floor_div", dtype), cpu.get("floor_mod", dtype)
 
     @numba.njit(error_model="numpy")
@@ -365,14 +370,7 @@ def test_float16_conversions(native, monkeypatch):
 
 def loop(name, dtype):
     """A freshly compiled loop: for tests that change what the processor can do."""
-    cpu.get.cache_clear()
-    accuracy.over_arrays.cache_clear()
-    try:
-        made = accuracy.over_arrays(name, dtype)
-    finally:
-        cpu.get.cache_clear()
-        accuracy.over_arrays.cache_clear()
-    return made
+    return accuracy.loop_of(cpu.get.__wrapped__(name, dtype), cpu.FUNCTIONS[name].arity)
 
 
 FLOAT_ROWS = [(name, dtype) for name, dtype in EVERY if dtype in cpu.FLOATS]

@@ -374,7 +374,8 @@ def erfc_of(a: Value) -> tuple[Value, Value]:
     square, rest = two_product(a, a)
     p, k = exp_parts(-square, -rest)
     q = (a - 4) / (a + 4)
-    return (p + 1) * polynomial("erfc", q) / fma(a, 2.0, 1.0), k
+    quotient = polynomial("erfc", q) / fma(a, 2.0, 1.0)
+    return fma(p, quotient, quotient), k
 
 
 def erfc(x: Value) -> Value:
