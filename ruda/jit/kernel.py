@@ -22,7 +22,7 @@ import numpy as np
 from ruda import backends
 from ruda.backends.base import Binary, DeviceArray, Launch, Stream
 from ruda.dtypes import DType
-from ruda.errors import NOWHERE, LaunchTypeError, LaunchValueError
+from ruda.errors import NOWHERE, KernelError, LaunchTypeError, LaunchValueError
 from ruda.jit import language, sources
 from ruda.jit.types import (
     ArrayType,
@@ -557,7 +557,10 @@ class Configured:
         state, known = self._ready
         ready = known.get(kinds) if state is settings.state() else None
         if ready is None or ready.captures is not ready.made.captures or not ready.made.same():
-            ready = self._prepare(values, kinds)
+            try:
+                ready = self._prepare(values, kinds)
+            except KernelError as error:
+                raise user_error(error) from None
         if ready.simple:
             values = [v._shadow if type(v) is DeviceArray else v for v in values]
             ready.launcher(*values)
@@ -620,6 +623,11 @@ def argument_kinds(values: Sequence[Any], constexprs: frozenset[int]) -> Any:
         else:
             return None
     return tuple(kinds)
+
+
+def user_error(error: KernelError) -> KernelError:
+    """The error without the frames of the compiler, which say nothing to a user."""
+    return error if settings.debug else error.with_traceback(None)
 
 
 def flatten_arguments(values: Sequence[Any], types: Sequence[Type]) -> list[Any]:
@@ -929,7 +937,10 @@ def jit(
         if not device:
             for signature in declared:
                 kernel._check_signature(signature.arguments)
-                kernel.translate(signature.arguments, block=(256, 1, 1))
+                try:
+                    kernel.translate(signature.arguments, block=(256, 1, 1))
+                except KernelError as error:
+                    raise user_error(error) from None
         return kernel
 
     return decorate

@@ -240,6 +240,16 @@ def test_a_number_where_the_kernel_indexes_points_at_the_line(value):
     assert any("while translating kernel `add_one`" in n for n in error.value.__notes__)
 
 
+def test_errors_show_the_frames_of_the_user_alone():
+    with pytest.raises(KernelError) as error:
+        add_one[1, 32](2.0)
+    files = [str(entry.path) for entry in error.traceback]
+    assert [f.endswith("kernel.py") for f in files] == [False, True]
+    with pytest.raises(KernelError) as error, ruda.config(debug=1):
+        add_one[1, 32](2.0)
+    assert len(error.traceback) > 4
+
+
 def test_an_array_where_the_kernel_computes(device):
     with pytest.raises(UnsupportedError, match="would need memory of run-time size") as error:
         scale[1, 32](ones(), ones(), ones())
