@@ -77,7 +77,12 @@ class Settings:
         self.local: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar(
             "ruda_settings", default=None
         )
-        self.version = 0  # grows with every change: cached launches look at it
+        # Its value is another object after each change in any context: launchers look at it.
+        self.changes: dict[str, object] = {"last": object()}
+
+    def changed(self) -> None:
+        """Tell launchers that some setting has changed."""
+        self.changes["last"] = object()
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -100,7 +105,7 @@ class Settings:
         local = self.local.get()
         if local is not None:
             self.local.set(local | change)
-        self.version += 1
+        self.changed()
 
     def __iter__(self) -> Iterator[tuple[Setting, Any]]:
         return ((row, getattr(self, row.name)) for row in SETTINGS.values())
@@ -128,14 +133,14 @@ class config:
             SETTINGS[name].check(value)
         before = settings.local.get()
         self._token = settings.local.set((settings.base if before is None else before) | changes)
-        settings.version += 1
+        settings.changed()
 
     def __enter__(self) -> config:
         return self
 
     def __exit__(self, *exception: object) -> None:
         settings.local.reset(self._token)
-        settings.version += 1
+        settings.changed()
 
 
 def cache_directory() -> Path:

@@ -421,6 +421,16 @@ def _peek(value: Any, offset: int, kind: Any) -> Any:
 # ---- the same in Python --------------------------------------------------------------------------
 
 
+def unchanged(where: Any, key: Any, value: Any) -> bool:
+    """Whether a guarded variable holds the very object that it held."""
+    if not isinstance(where, types.CellType):
+        return key in where and where[key] is value
+    try:
+        return where.cell_contents is value
+    except ValueError:  # an empty cell: the variable was deleted
+        return False
+
+
 def build_python(
     layout: Sequence[Row],
     body: int,
@@ -441,14 +451,6 @@ def build_python(
     """What `build` does, in Python."""
     layout = list(layout)
     items = math.prod(grid) if count is None else count
-
-    def unchanged(where: Any, key: Any, value: Any) -> bool:
-        if not isinstance(where, types.CellType):
-            return key in where and where[key] is value
-        try:
-            return where.cell_contents is value
-        except ValueError:  # an empty cell: the variable was deleted
-            return False
 
     def launch(*arguments: Any, **keywords: Any) -> Any:
         if (

@@ -543,7 +543,7 @@ class Configured:
     def __init__(self, kernel: Kernel[Any], launch: Launch) -> None:
         self.kernel, self.launch = kernel, launch
         self.names: set[Any] = set()  # the configurations that lead here
-        # By the kinds of arguments, for the settings that stand first.
+        # By the kinds of arguments, for the state of the settings that stands first.
         self._ready: tuple[Any, dict[Any, Ready]] = (None, {})
 
     def __call__(self, *arguments: Any, **named: Any) -> None:
@@ -555,7 +555,7 @@ class Configured:
         ]
         kinds = argument_kinds(values, kernel.constexprs)
         state, known = self._ready
-        ready = known.get(kinds) if state is settings.state() else None
+        ready = known.get(kinds) if state == _state() else None
         if ready is None or ready.captures is not ready.made.captures or not ready.made.same():
             try:
                 ready = self._prepare(values, kinds)
@@ -569,15 +569,16 @@ class Configured:
 
     def _prepare(self, values: Sequence[Any], kinds: Any) -> Ready:
         """Specialise, and make a launcher; where it can, it serves the next launches by itself."""
-        kernel, launch, state = self.kernel, self.launch, settings.state()
+        kernel, launch, state = self.kernel, self.launch, _state()
         argument_types = kernel.argument_types(values)
         device = launch_device(values, launch.stream, kernel.__name__)
         made = kernel.specialise(argument_types, device, launch.block)
         backend: Any = backends.get(device)
         captures, guards = made.captures, made.guards()
         checks = getattr(backend, "launcher_checks", False)
-        if checks and guards:
-            launcher = backend.launcher(made.module, launch, self, guards=guards)
+        if checks:
+            watched = (*(guards or ()), (settings.changes, "last", state[1]))
+            launcher = backend.launcher(made.module, launch, self, guards=watched)
         else:
             launcher = backend.launcher(made.module, launch, self)
         numbers = all(
@@ -587,12 +588,16 @@ class Configured:
         simple = numbers and all(type(v) in PLAIN or _on_host(v) for v in values)
         ready = Ready(argument_types, made, captures, launcher, simple)
         if kinds is not None:
-            if self._ready[0] is not state or len(self._ready[1]) >= MAX_CONFIGURATIONS:
+            if self._ready[0] != state or len(self._ready[1]) >= MAX_CONFIGURATIONS:
                 self._ready = (state, {})
             self._ready[1][kinds] = ready
         current = kernel._current
         direct = checks and guards is not None and getattr(launcher, "is_native", True)
-        if direct and current[0] is state and not any(isinstance(v, DeviceArray) for v in values):
+        if (
+            direct
+            and current[0] is settings.state()
+            and not any(isinstance(v, DeviceArray) for v in values)
+        ):
             if not any(isinstance(t, (TupleType, Static, RecordType)) for t in argument_types):
                 for name in tuple(self.names):
                     current[1][name] = launcher
@@ -600,6 +605,11 @@ class Configured:
 
     def __repr__(self) -> str:
         return f"<{self.kernel.__name__}{[self.launch.grid, self.launch.block]}>"
+
+
+def _state() -> tuple[int, object]:
+    """The settings of this context, and the last change of any: launchers are made for both."""
+    return id(settings.state()), settings.changes["last"]
 
 
 def _on_host(value: Any) -> bool:

@@ -422,6 +422,28 @@ def test_a_bad_signature_shows_at_once():
         ruda.jit("void(nonsense)")(scale.py_func)
 
 
+def test_launchers_serve_other_kinds_of_arguments_too(device):
+    """A launcher that was fetched once is called with all that a kernel takes."""
+    out = ones()
+    scale[1, 32](2.0, ones(), out)
+    launch = scale[1, 32]
+    for _ in range(2):
+        for x in (ones(), ones(8)[::2], ruda.to_device(ones()), ruda.In(ones()), ones(4, np.int16)):
+            for a in (3, 3.0, np.float32(3), np.int8(3)):
+                out[:] = 0
+                launch(a, x, out)
+                assert out.tolist() == [3] * 4
+                launch(x=x, out=out, a=a)
+        with pytest.raises(LaunchTypeError, match="takes 3 arguments"):
+            launch(2.0, ones())
+        with pytest.raises(LaunchTypeError, match="not list"):
+            launch(2.0, [1.0], out)
+        out.flags.writeable = False
+        with pytest.raises(KernelTypeError, match="read-only"):
+            launch(2.0, ones(), out)
+        out.flags.writeable = True
+
+
 def test_the_decorator_refuses_what_is_not_a_function():
     for bad in (3, len, object()):
         with pytest.raises(TypeError, match="decorates a function"):
@@ -585,6 +607,7 @@ def test_settings_are_looked_at_in_every_launch():
     for _ in range(2):
         outside[1, 4](x)
         launch(x)
+        launch = outside[1, 4]  # now perhaps native code
         with ruda.config(device="sim"), pytest.raises(errors.OutOfBoundsError):
             outside[1, 5](x)
         with ruda.config(device="sim"):

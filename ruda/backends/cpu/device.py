@@ -33,6 +33,7 @@ class CpuBackend(HostMemory):
 
     name = "cpu"
     cacheable = True
+    launcher_checks = True
 
     def devices(self) -> Sequence[DeviceInfo]:
         properties = {"threads": cpu_pool.available_cores(), **self.target("cpu")}
@@ -86,7 +87,11 @@ class CpuBackend(HostMemory):
         return compiler.load(binary)
 
     def launcher(
-        self, module: Module, launch: Launch, fallback: Callable[..., Any] | None
+        self,
+        module: Module,
+        launch: Launch,
+        fallback: Callable[..., Any] | None,
+        guards: Sequence[cpu_launcher.Guard] = (),
     ) -> Callable[..., None]:
         """A callable for the kernel's arguments. What does not fit goes to `fallback`, once."""
         metadata = module.metadata
@@ -96,7 +101,8 @@ class CpuBackend(HostMemory):
 
         def other(*arguments: Any, **keywords: Any) -> Any:
             """Arguments that the native code did not take."""
-            if not keywords and suit(arguments, rows):
+            unchanged = all(cpu_launcher.unchanged(*guard) for guard in guards)
+            if unchanged and not keywords and suit(arguments, rows):
                 return general(*arguments)
             if fallback is None or _local.tried is fallback:
                 problems = [cpu_launcher.mismatch(*p) for p in zip(arguments, rows, strict=False)]
@@ -122,6 +128,7 @@ class CpuBackend(HostMemory):
             count=count_items(metadata, launch),
             chunk=chunk(metadata),
             shared_bytes=launch.shared_bytes,
+            guards=guards,
             keep=module,
         )
 
@@ -220,11 +227,13 @@ def suit(arguments: Sequence[Any], rows: Sequence[Any]) -> bool:
         return False
     for value, row in zip(arguments, rows, strict=True):
         if row[0] == "scalar":
+            if row[1] == "weak_int" and type(value) is int:
+                continue  # `pack` says which number is too large
             if cpu_launcher.mismatch(value, row[:2]) is not None:
                 return False
             continue
         _, dtype, ndim, order, written = row
-        if not isinstance(value, np.ndarray) or value.ndim != ndim or value.dtype != dtype:
+        if type(value) is not np.ndarray or value.ndim != ndim or value.dtype != dtype:
             return False
         if order == "C" and not value.flags.c_contiguous:
             return False
