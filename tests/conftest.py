@@ -19,7 +19,7 @@ import pytest
 _cache = tempfile.TemporaryDirectory(prefix="ruda-tests-", ignore_cleanup_errors=True)
 os.environ.setdefault("RUDA_CACHE_DIR", _cache.name)
 
-DEVICES = os.environ.get("RUDA_TEST_DEVICES", "sim").split(",")
+DEVICES = os.environ.get("RUDA_TEST_DEVICES", "sim,cpu").split(",")
 
 _slow = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large]
 hypothesis.settings.register_profile(
