@@ -12,6 +12,7 @@ import functools
 import inspect
 import pickle
 import threading
+import time
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -349,13 +350,33 @@ class Kernel(Generic[P]):
             )
             if settings.debug >= 1:
                 verify.verify(function)
+            start = time.perf_counter()
             target = backend.target(device)
             made = Specialisation(argument_types, device, function, captures)
             made.binary = self._cached(made, backend, target)
             made.module = backend.load(made.binary, function, device)
+            if settings.debug:
+                self._show(made, backend, target, time.perf_counter() - start)
             known = self._specialisations.get(key, ())
             self._specialisations[key] = (made, *known)[:MAX_VARIANTS]
             return made
+
+    def _show(self, made: Specialisation, backend: Any, target: Any, seconds: float) -> None:
+        """What RUDA_DEBUG wants to see of a new specialisation."""
+        from ruda.jit import trace
+
+        origin = "from the disk cache" if made.source is None else "compiled"
+        shown = ", ".join(map(str, made.types))
+        trace.show(
+            1,
+            f"{self.__name__}({shown}) for {made.device}: verified, {origin}, {1e3 * seconds:.1f} ms",
+        )
+        if settings.debug >= 4:
+            source = made.source or backend.emit(made.function, target)
+            trace.show(4, f"source of {self.__name__} for {made.device}", source.text)
+            if settings.debug >= 6 and hasattr(backend, "assembly"):
+                assembly = backend.assembly(source, target)
+                trace.show(6, f"assembly of {self.__name__} for {made.device}", assembly)
 
     def _cached(self, made: Specialisation, backend: Any, target: Any) -> Binary:
         """The binary from the disk cache, else compiled and stored."""
@@ -581,6 +602,10 @@ class Configured:
             launcher = backend.launcher(made.module, launch, self, guards=watched)
         else:
             launcher = backend.launcher(made.module, launch, self)
+        if settings.debug >= 2:
+            from ruda.jit import trace
+
+            launcher = trace.timed(launcher, kernel.__name__, device, launch)
         numbers = all(
             isinstance(t, ArrayType) or (isinstance(t, DType) and (t.weak or t.kind == "bool"))
             for t in argument_types

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ruda.jit import ir
+from ruda.jit import ir, trace
 from ruda.jit.ir import Function
 from ruda.jit.passes.barriers import split_barriers
 from ruda.jit.passes.blocks import loop_over_blocks
@@ -35,8 +35,10 @@ PIPELINE: dict[str, tuple[Pass, ...]] = {
 
 def lower(function: Function, target: str) -> Function:
     """Apply a target's passes in order."""
+    trace.show(5, f"IR of {function.name} from the frontend", function.__str__)
     for one in PIPELINE[target]:
         function = one(function)
+        trace.show(5, f"IR of {function.name} after {one.__name__}", function.__str__)
     return function
 
 
