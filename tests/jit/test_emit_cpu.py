@@ -826,3 +826,9 @@ def test_names_that_mean_something_in_the_text_are_changed():
     out = np.zeros(1, np.int32)
     run(kernel, 1, 1, out)
     assert out[0] == 5
+
+
+def test_debuggers_and_profilers_are_led_to_the_users_file():
+    binary = BACKEND.compile(BACKEND.emit(saxpy(), TARGET), TARGET)
+    assert b".debug_line" in binary.payload
+    assert b"kernel.py" in binary.payload

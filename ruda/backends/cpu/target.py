@@ -13,7 +13,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numba.core.typing
-from numba.core import compiler, compiler_machinery, cpu, typed_passes, types, untyped_passes
+from numba.core import (
+    compiler,
+    compiler_machinery,
+    cpu,
+    debuginfo,
+    lowering,
+    typed_passes,
+    types,
+    untyped_passes,
+)
 from numba.core.base import OverloadSelector
 from numba.core.imputils import builtin_registry
 from numba.core.typing import templates
@@ -35,10 +44,22 @@ class Typing(numba.core.typing.Context):  # type: ignore[misc]
             self._load_builtins()
 
 
+class LineTables(debuginfo.DIBuilder):  # type: ignore[misc]
+    """Debug information with the user's file and lines, and nothing else: it costs no speed."""
+
+    def initialize(self) -> None:
+        self.emission_kind = "LineTablesOnly"
+        super().initialize()
+
+    def mark_variable(self, *arguments: Any, **more: Any) -> None:
+        """Variables have no place in line tables (LLVM aborts on them)."""
+
+
 class Target(cpu.CPUContext):  # type: ignore[misc]
     """Lowering to LLVM. `kernel_flags` are the fast-math flags of float operations."""
 
     kernel_flags: tuple[str, ...] = ()
+    DIBuilder = LineTables
 
     def load_additional_registries(self) -> None:
         from numba.cpython import builtins, numbers, rangeobj  # noqa: F401
@@ -53,6 +74,22 @@ class Target(cpu.CPUContext):  # type: ignore[misc]
         for function in mod.functions:
             if not function.is_declaration:
                 processor.prefer_wide_vectors(function)
+
+
+class Lower(lowering.Lower):  # type: ignore[misc]
+    """Knows without the source where a kernel is defined: its text is in no file."""
+
+    def _compute_def_location(self) -> Any:
+        return self.func_ir.loc
+
+
+@compiler_machinery.register_pass(mutates_CFG=True, analysis_only=False)
+class Lowering(typed_passes.BaseNativeLowering):  # type: ignore[misc]
+    _name = "ruda_lowering"
+
+    @property
+    def lowering_class(self) -> Any:
+        return Lower
 
 
 class Pipeline(compiler.CompilerBase):  # type: ignore[misc]
@@ -71,7 +108,7 @@ class Pipeline(compiler.CompilerBase):  # type: ignore[misc]
             typed_passes.PreLowerStripPhis,
             typed_passes.IRLegalization,
             typed_passes.AnnotateTypes,
-            typed_passes.NativeLowering,
+            Lowering,
             typed_passes.NoPythonBackend,
         ):
             manager.add_pass(one, one.__name__)
@@ -153,6 +190,9 @@ def compile_function(function: Any, flags: tuple[str, ...]) -> Any:
     options.no_cpython_wrapper = True
     options.no_cfunc_wrapper = True
     options.enable_ssa = False
+    # Line numbers for debuggers and profilers: those of the user's file.
+    options.debuginfo = True
+    options.dbg_directives_only = True
     target.kernel_flags = flags
     arguments = (types.int64,) * 3
     return compiler.compile_extra(
