@@ -49,6 +49,7 @@ SETTINGS = {
     for s in (
         Setting("device", str, "cpu", "where NumPy arrays go: cpu, sim, cuda, wgpu, auto"),
         Setting("debug", int, 0, "1 devices, 2 launches, 3 tuning, 4 source, 5 IR, 6 assembly"),
+        Setting("verify", bool, False, "verify the IR of every kernel, as debug does"),
         Setting("check", bool, False, "check bounds and integer division in kernels"),
         Setting("cache", bool, True, "keep compiled kernels on disk"),
         Setting("cache_dir", str, "", "folder of the disk cache; default ~/.cache/ruda"),

@@ -18,6 +18,7 @@ import pytest
 # Before ruda is imported: the tests leave the user's cache alone.
 _cache = tempfile.TemporaryDirectory(prefix="ruda-tests-", ignore_cleanup_errors=True)
 os.environ.setdefault("RUDA_CACHE_DIR", _cache.name)
+os.environ["RUDA_VERIFY"] = "1"  # every kernel of the tests passes verification
 
 DEVICES = os.environ.get("RUDA_TEST_DEVICES", "sim,cpu").split(",")
 

@@ -348,7 +348,7 @@ class Kernel(Generic[P]):
             function, captures = self.translate(
                 argument_types, block=block, needs_block=needs_block
             )
-            if settings.debug >= 1:
+            if settings.debug >= 1 or settings.verify:
                 verify.verify(function)
             start = time.perf_counter()
             target = backend.target(device)
@@ -369,7 +369,8 @@ class Kernel(Generic[P]):
         shown = ", ".join(map(str, made.types))
         trace.show(
             1,
-            f"{self.__name__}({shown}) for {made.device}: verified, {origin}, {1e3 * seconds:.1f} ms",
+            f"{self.__name__}({shown}) for {made.device}: verified, {origin}, "
+            f"{1e3 * seconds:.1f} ms",
         )
         if settings.debug >= 4:
             source = made.source or backend.emit(made.function, target)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import importlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from ruda import dtypes
 from ruda.dtypes import DType
@@ -126,6 +129,25 @@ def extremum(c: Call, name: str) -> Value:
     for item in items[1:]:
         result = c.t.operation(name, (result, c.t.number(item, c.place, "numbers")), c.place)
     return result
+
+
+NUMPY_METHODS = {
+    np.sum: "sum", np.prod: "prod", np.min: "min", np.max: "max", np.mean: "mean", np.any: "any",
+    np.all: "all", np.argmin: "argmin", np.argmax: "argmax", np.dot: "dot",
+}  # fmt: skip
+
+
+@builtin(*NUMPY_METHODS)
+def _numpy_method(c: Call) -> Value:
+    """`np.sum(view)` is `view.sum()`."""
+    from ruda.jit import arrays
+
+    array = c.arguments[0] if c.arguments else None
+    if not isinstance(array, ArrayRef):
+        raise KernelTypeError(
+            f"`np.{c.name}` needs an array, not {describe(array) if array else 'nothing'}", c.place
+        )
+    return arrays.method(replace(c, arguments=c.arguments[1:]), array, c.name)
 
 
 @builtin(pow)

@@ -74,8 +74,12 @@ class Scalars(State):
         """Compute once, here. Weak values stay weak in the variable's slot."""
         if isinstance(value, (ir.Const, ir.Special, ir.Extent, ir.Stride)) or self.is_host(value):
             return value
-        key = f".{self.unique(name)}"
-        return self.assign(key, value, value.place)
+        dtype = value.dtype
+        if not dtype.weak or dtype is INDEX:  # assigned here alone: nothing to be joined
+            variable = ir.Variable(f".{self.unique(name)}", dtype)
+            self.emit(ir.Assign(variable, value, place=value.place))
+            return ir.Read(variable, place=value.place)
+        return self.assign(f".{self.unique(f'{name}.{dtype}')}", value, value.place)
 
     def assign(self, key: str, value: ir.Expr, place: Place) -> ir.Expr:
         """`key = value` for a scalar; the variable's dtype grows by promotion."""
@@ -142,7 +146,7 @@ class Scalars(State):
                     operands = tuple(self.coerce(o, dtype) for o in e.operands)
                     if all(o.dtype is dtype for o in operands):
                         return replace(e, operands=operands, dtype=dtype)
-            if have is not dtypes.weak_int and isinstance(e, ir.Select) and dtype.is_inexact:
+            if isinstance(e, ir.Select) and (have is dtypes.weak_int or dtype.is_inexact):
                 return replace(
                     e, then=self.coerce(e.then, dtype), otherwise=self.coerce(e.otherwise, dtype)
                 )
@@ -269,6 +273,9 @@ class Scalars(State):
             simple = self.simplify(name, operands, common)
             if simple is not None:
                 return simple
+        if common.weak and common is not INDEX and any(not k.weak for k in kinds):
+            # A bool meets a literal: as narrow as arithmetic gets.
+            common = dtypes.int32 if common is dtypes.weak_int else dtypes.default_of(common)
         if name == "pow":
             power = self.power(operands, common, place)
             if power is not None:

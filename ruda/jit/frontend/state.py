@@ -134,6 +134,7 @@ class State:
         self.dirty = False
         self.gone: ir.Variable | None = None
         self.counter: dict[str, int] = {}
+        self.at = NOWHERE  # the statement being translated
         self.body: list[ir.Statement] = []
         self.prologue: dict[Any, ir.Assign] = {}
         self.fits: dict[tuple[ir.Variable, DType], None] = {}
@@ -176,9 +177,16 @@ class State:
         return Scope(function, definition(function), prefix, calls, {}, function.__globals__, cells)
 
     def unique(self, name: str) -> str:
+        """A name that stands once in a walk, and for the same thing in every walk.
+
+        It is counted within the statement being translated: a statement that one walk leaves out,
+        because a type is not known yet, must not shift the names of the others.
+        """
+        if self.at.line:
+            name = f"{name}@{self.at.line}:{self.at.column}"
         count = self.counter.get(name, 0)
         self.counter[name] = count + 1
-        return name if count == 0 else f"{name}_{count}"
+        return name if count == 0 else f"{name}#{count}"
 
     def emit(self, statement: ir.Statement) -> None:
         self.body.append(statement)

@@ -44,7 +44,8 @@ class Statements(Expressions):
             handler = self.STATEMENTS.get(type(s))
             if handler is None:
                 self.unsupported(s)
-            before, mark = self.body, len(self.body)
+            before, mark, outer = self.body, len(self.body), self.at
+            self.at = self.place(s)
             try:
                 handler(self, s)  # type: ignore[misc]
             except Unresolved as missing:
@@ -52,6 +53,8 @@ class Statements(Expressions):
                 del self.body[mark:]
                 self.unresolved = self.unresolved or missing
                 self.dirty = True
+            finally:
+                self.at = outer
 
     def visit_assign(self, node: ast.Assign) -> None:
         value = self.value(node.value)

@@ -4,6 +4,7 @@ copies."""
 from __future__ import annotations
 
 import keyword
+import re
 from dataclasses import replace
 
 from ruda.jit import ir
@@ -59,29 +60,44 @@ def drop_arrays(function: ir.Function) -> ir.Function:
     return replace(function, body=ir.rewrite_body(body, statement=keep), arrays=arrays)
 
 
+# What `State.unique` adds to a name: its statement, and a number.
+_WHERE = re.compile(r"@\d+:\d+|#\d+")
+
+
 def rename(function: ir.Function) -> ir.Function:
-    """Variables get identifiers: the user's names where they are free."""
-    taken = {p.name for p in function.parameters} | {a.name for a in function.arrays}
+    """Variables and arrays get identifiers: the user's names where they are free."""
+    taken = {p.name for p in function.parameters}
     names: dict[ir.Variable, ir.Variable] = {
         p: p for p in function.parameters if isinstance(p, ir.Variable)
     }
 
+    def free(name: str) -> str:
+        base = _WHERE.sub("", name).strip(".").replace(".", "_")
+        if not base.isidentifier() or keyword.iskeyword(base) or base.startswith("_"):
+            base = "v" + "".join(c if c.isalnum() else "_" for c in base)
+        name, k = base, 1
+        while name in taken:
+            name, k = f"{base}_{k}", k + 1
+        taken.add(name)
+        return name
+
+    arrays = {a: replace(a, name=free(a.name)) for a in function.arrays}
+
     def new(variable: ir.Variable) -> ir.Variable:
         if variable not in names:
-            base = variable.name.strip(".").replace(".", "_")
-            if not base.isidentifier() or keyword.iskeyword(base) or base.startswith("_"):
-                base = "v" + "".join(c if c.isalnum() else "_" for c in base)
-            name, k = base, 1
-            while name in taken:
-                name, k = f"{base}_{k}", k + 1
-            taken.add(name)
-            names[variable] = ir.Variable(name, variable.dtype)
+            names[variable] = ir.Variable(free(variable.name), variable.dtype)
         return names[variable]
 
     def expression(e: ir.Expr) -> ir.Expr:
-        return replace(e, variable=new(e.variable)) if isinstance(e, ir.Read) else e
+        if isinstance(e, ir.Read):
+            return replace(e, variable=new(e.variable))
+        if isinstance(e, (ir.Load, ir.Extent, ir.Stride)) and e.array in arrays:
+            return replace(e, array=arrays[e.array])
+        return e
 
     def statement(s: ir.Statement) -> ir.Statement:
+        if isinstance(s, (ir.Store, ir.Atomic, ir.Declare)) and s.array in arrays:
+            s = replace(s, array=arrays[s.array])
         match s:
             case ir.Assign() | ir.For():
                 return replace(s, variable=new(s.variable))
@@ -91,4 +107,9 @@ def rename(function: ir.Function) -> ir.Function:
 
     prologue = ir.rewrite_body(function.prologue, expression, statement)
     body = ir.rewrite_body(function.body, expression, statement)
-    return replace(function, prologue=prologue, body=body)  # type: ignore[arg-type]
+    return replace(
+        function,
+        prologue=prologue,  # type: ignore[arg-type]
+        body=body,
+        arrays=tuple(arrays.values()),
+    )
