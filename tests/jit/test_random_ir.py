@@ -73,7 +73,7 @@ class Program:
     # ---- statements
 
     def body(self, size: int, depth: int, mine: bool, loop: bool) -> tuple[ir.Statement, ...]:
-        """`mine`: threads may have parted, so that no barrier and no uniform assignment may stand."""
+        """`mine`: threads may have parted, so that no barrier may stand here."""
         out: list[ir.Statement] = []
         for _ in range(size):
             if self.steps <= 0:
