@@ -834,3 +834,30 @@ def test_debuggers_and_profilers_are_led_to_the_users_file():
     binary = BACKEND.compile(BACKEND.emit(saxpy(), TARGET), TARGET)
     assert b".debug_line" in binary.payload
     assert b"kernel.py" in binary.payload
+
+
+def test_threads_that_compile_at_the_same_time_get_their_own_code():
+    x, out = array("x"), array("out")
+    inputs = np.float32([1 + 2**-12])
+    product = op("mul", load(x, 0), load(x, 0))
+    rest = const(-(1 + 2**-11), f32)
+
+    def made(contract, wanted, wrong):
+        kernel = function((x, out), store(out, 0, op("add", product, rest)), contract=contract)
+        for _ in range(4):
+            result = np.zeros(1, np.float32)
+            run(kernel, 1, 1, inputs, result)
+            if result[0] not in wanted:
+                wrong.append(result[0])
+
+    wrong = []
+    fused = (np.float32(2**-24), np.float32(0))
+    threads = [
+        threading.Thread(target=made, args=(c, fused if c else (np.float32(0),), wrong))
+        for c in (True, False, True, False)
+    ]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong

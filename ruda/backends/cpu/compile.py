@@ -58,8 +58,10 @@ def compile_with_numba(source: Source) -> Any:
             return target.constant(constants[int(number)])
         return target.function(name)
 
-    function = python_function(source, lookup)
-    return target.compile_function(function, tuple(source.options.get("flags", ())))
+    # numba's lock: our contexts are made, added to and read by one thread at a time.
+    with target.lock:
+        function = python_function(source, lookup)
+        return target.compile_function(function, tuple(source.options.get("flags", ())))
 
 
 def compile_source(source: Source) -> Binary:

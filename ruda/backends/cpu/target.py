@@ -24,11 +24,15 @@ from numba.core import (
     untyped_passes,
 )
 from numba.core.base import OverloadSelector
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.imputils import builtin_registry
 from numba.core.typing import templates
 
 from ruda.backends.cpu import intrinsics, processor
 from ruda.backends.cpu.intrinsics import Intrinsic
+
+
+lock = global_compiler_lock
 
 
 class Typing(numba.core.typing.Context):  # type: ignore[misc]
