@@ -666,10 +666,74 @@ def test_condition_that_no_thread_of_this_block_fails_is_uniform():
     assert result[0] == 1
 
 
-def test_barrier_of_the_grid_is_refused():
-    kernel = function((), ir.If(op("eq", block(), 0), (ir.Barrier("grid"),)), block=(8, 1, 1))
-    with pytest.raises((UnsupportedError, DivergentBarrierError)):
+def run_phases(body, n=12, arrays=()):
+    x, out = array("x", i32), array("out", i32)
+    kernel = function((x, out), *body(x, out), arrays=arrays, block=(4, 1, 1))
+    data, result = np.arange(n, dtype=np.int32) * 3 % 7, np.zeros(n, np.int32)
+    run(kernel, n // 4, 4, data, result)
+    return data, result
+
+
+def test_barrier_of_the_grid_separates_phases():
+    """Values wait in memory of the launch; those of coordinates are computed anew."""
+    i, a, b, s = var("i"), var("a", i32), var("b", dtypes.int16), shared("s", i32, 4)
+
+    def body(x, out):
+        mirror = op("sub", op("sub", ir.Extent(x, 0), 1), i)
+        return (
+            assign(i, grid()),
+            assign(a, load(x, i)),
+            ir.If(op("gt", a, 3), (assign(a, 100),)),
+            store(s, thread(), a),
+            ir.Barrier(),
+            assign(b, ir.Cast(load(s, op("sub", const(3), thread())), dtypes.int16)),
+            store(out, i, a),
+            ir.Barrier("grid"),
+            assign(a, op("add", a, load(out, mirror))),
+            ir.Barrier("grid"),
+            store(out, i, op("add", op("mul", a, 1000), ir.Cast(ir.Read(b), i32))),
+        )
+
+    data, result = run_phases(body, arrays=(s,))
+    first = np.where(data > 3, 100, data)
+    neighbours = first.reshape(-1, 4)[:, ::-1].ravel()
+    assert np.array_equal(result, (first + first[::-1]) * 1000 + neighbours)
+
+
+def test_threads_that_returned_stay_out_of_later_phases():
+    i = var("i")
+
+    def body(x, out):
+        return (
+            assign(i, grid()),
+            ir.If(op("gt", load(x, i), 3), (ir.Return(),)),
+            store(out, i, 1),
+            ir.Barrier("grid"),
+            ir.If(op("gt", load(x, i), 2), (ir.Return(),)),
+            store(out, i, op("add", load(out, i), 1)),
+            ir.Barrier("grid"),
+            store(out, i, op("add", load(out, i), 1)),
+        )
+
+    data, result = run_phases(body)
+    assert np.array_equal(result, np.where(data > 3, 0, np.where(data > 2, 1, 3)))
+
+
+@pytest.mark.parametrize("space", ["shared", "local"])
+def test_memory_that_would_outlive_a_barrier_of_the_grid_is_refused(space):
+    m = array("m", i32, space=space, shape=(4,))
+    body = (store(m, 0, 1), ir.Barrier("grid"), store(m, 1, load(m, 0)))
+    kernel = function((), *body, arrays=(m,), block=(4, 1, 1))
+    with pytest.raises(UnsupportedError, match=f"`m` is {space} memory") as caught:
         BACKEND.emit(kernel, TARGET)
+    assert caught.value.lineno == 3
+
+
+def test_barrier_of_the_grid_in_a_loop_is_refused():
+    loop = ir.For(var("k"), const(0), const(3), const(1), (ir.Barrier("grid"),))
+    with pytest.raises(UnsupportedError, match="top level") as caught:
+        BACKEND.emit(function((), loop, block=(8, 1, 1)), TARGET)
+    assert caught.value.lineno == 2
 
 
 # ---- reports -------------------------------------------------------------------------------------

@@ -54,11 +54,13 @@ class CpuBackend(HostMemory):
         from ruda.jit import emit_python, passes
         from ruda.jit.passes.flatten import flat_axis, is_flat
         from ruda.jit.passes.indices import simplify
+        from ruda.jit.passes.phases import hidden
         from ruda.jit.passes.reports import lower_reports
 
         reporting, sites = lower_reports(function)
         simple = simplify(reporting)
         flat = is_flat(simple)
+        lowered = passes.lower(reporting, "cpu")
         from ruda.backends.cpu.reports import pack_sites
 
         options = {
@@ -70,7 +72,10 @@ class CpuBackend(HostMemory):
             "parameters": describe(function),
             "sites": pack_sites(sites),
         }
-        return emit_python.emit(passes.lower(reporting, "cpu"), options, sites)
+        found = hidden(lowered)
+        if found is not None:
+            options |= {"phases": found.phases, "kept": [d.itemsize for d in found.kept]}
+        return emit_python.emit(lowered, options, sites)
 
     def compile(self, source: Source, target: Mapping[str, Any]) -> Binary:
         return compiler.compile_source(source)
@@ -115,7 +120,8 @@ class CpuBackend(HostMemory):
             finally:
                 _local.tried = before
 
-        if metadata["sites"]:  # each launch has a report buffer of its own
+        # Each launch has a report buffer of its own, and memory for what phases keep.
+        if metadata["sites"] or "phases" in metadata:
             general.is_native = False  # type: ignore[attr-defined]
             return general
         return cpu_launcher.build_any(
@@ -207,14 +213,24 @@ def _general(module: Module, launch: Launch, rows: Sequence[Any]) -> Callable[..
     metadata = module.metadata
     items, grain, name = count_items(metadata, launch), chunk(metadata), metadata["name"]
     sites = reports.unpack_sites(metadata["sites"])
+    phases: int = metadata.get("phases", 1)
+    threads = math.prod(launch.grid) * math.prod(launch.block)
 
     def run(*arguments: Any) -> None:
         block = pack(rows, launch, arguments, name, metadata["parameters"])
+        phase = block.size
+        kept = [np.empty(threads * size, np.uint8) for size in metadata.get("kept", ())]
+        if phases > 1:
+            slots = [w for k in kept for w in (k.ctypes.data, threads, 0)]
+            block = np.concatenate([block, np.array([0, *slots], np.int64)])
         words = reports.buffer(settings.report_bytes) if sites else None
         if words is not None:
             block[cpu_launcher.REPORT] = words.ctypes.data
-        threads = cpu_pool.thread_count()
-        cpu_pool.run(module.address, block.ctypes.data, items, grain, threads)
+        for number in range(phases):
+            if phases > 1:
+                block[phase] = number
+            workers = cpu_pool.thread_count()
+            cpu_pool.run(module.address, block.ctypes.data, items, grain, workers)
         if words is not None and words[0]:
             reports.tell(words, sites, launch, name)
 

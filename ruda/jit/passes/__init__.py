@@ -16,6 +16,7 @@ from ruda.jit.passes.flatten import flatten, is_flat
 from ruda.jit.passes.guards import hoist_guards
 from ruda.jit.passes.indices import expand, simplify
 from ruda.jit.passes.jumps import structure_jumps
+from ruda.jit.passes.phases import has_phases, split_phases
 from ruda.jit.passes.wraps import remove_wraps
 
 Pass = Callable[[Function], Function]
@@ -23,13 +24,20 @@ Pass = Callable[[Function], Function]
 
 def spread(function: Function) -> Function:
     """Loops over the grid for flat kernels, over blocks and threads for the others."""
+    if has_phases(function):
+        return split_phases(function, in_blocks)
     if is_flat(function):
-        return flatten(function)
-    return loop_over_blocks(split_barriers(expand(function)))
+        return flatten(structure_jumps(function))
+    return in_blocks(function)
+
+
+def in_blocks(function: Function) -> Function:
+    """Loops over blocks and threads."""
+    return loop_over_blocks(split_barriers(expand(structure_jumps(function))))
 
 
 PIPELINE: dict[str, tuple[Pass, ...]] = {
-    "cpu": (simplify, join_conditions, remove_wraps, structure_jumps, spread, hoist_guards),
+    "cpu": (simplify, join_conditions, remove_wraps, spread, hoist_guards),
 }
 
 

@@ -250,13 +250,7 @@ class _Splitter:
                     continue
                 case Declare(array=array) if array.space != "local":
                     continue
-                case Barrier(vote=None, scope=scope):
-                    if scope == "grid":
-                        raise UnsupportedError(
-                            "a barrier of the whole grid is not supported here on the CPU",
-                            s.place,
-                            hint="end the kernel here and launch a second one",
-                        )
+                case Barrier(vote=None):
                     flush()
                 case Barrier():
                     flush()
