@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 
 import numpy as np
@@ -33,6 +34,7 @@ from tests.jit.build import (
     index,
     load,
     op,
+    place,
     store,
     thread,
     u32,
@@ -895,7 +897,8 @@ def test_names_that_mean_something_in_the_text_are_changed():
 
 
 def test_debuggers_and_profilers_are_led_to_the_users_file():
-    binary = BACKEND.compile(BACKEND.emit(saxpy(), TARGET), TARGET)
+    kernel = dataclasses.replace(saxpy(), place=place(1))
+    binary = BACKEND.compile(BACKEND.emit(kernel, TARGET), TARGET)
     assert b".debug_line" in binary.payload
     assert b"kernel.py" in binary.payload
 
