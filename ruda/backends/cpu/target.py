@@ -31,7 +31,6 @@ from numba.core.typing import templates
 from ruda.backends.cpu import intrinsics, processor
 from ruda.backends.cpu.intrinsics import Intrinsic
 
-
 lock = global_compiler_lock
 
 
