@@ -40,6 +40,11 @@ EXCEPTIONS = {
     ("dtypes", "jit.types"): "float32[:] is a type of the kernel language",
     ("backends.base", "backends"): "a pickled array finds the backend of its device",
     ("backends.base", "porting"): "attributes that numba-cuda has are refused with a hint",
+    ("backends.wgpu.device", "backends.cpu.reports"): "reports have one form on all devices",
+    **{
+        ("backends.wgpu.formulas", f"backends.cpu.{name}"): "a function has one formula"
+        for name in ("complexes", "math", "remainders", "trigonometric", "values")
+    },
 }
 
 # Heavy libraries, and the only places that may import them.

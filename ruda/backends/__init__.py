@@ -16,7 +16,11 @@ from ruda.settings import settings
 if TYPE_CHECKING:
     from ruda.backends.base import Backend, DeviceInfo
 
-MODULES = {"cpu": "ruda.backends.cpu.device", "sim": "ruda.backends.sim"}
+MODULES = {
+    "cpu": "ruda.backends.cpu.device",
+    "sim": "ruda.backends.sim",
+    "wgpu": "ruda.backends.wgpu.device",
+}
 
 
 @functools.cache
@@ -64,8 +68,11 @@ def find(device: str) -> DeviceInfo:
             return info
     if there and ":" not in device:
         return there[0]
-    known = ", ".join(info.name for info in there) or "none of that kind"
-    raise DeviceNotFoundError(f"no device {device!r} on this machine; there are {known}")
+    why = None if there else getattr(get(device), "missing", lambda: None)()
+    known = ", ".join(info.name for info in there) or why or "none of that kind"
+    raise DeviceNotFoundError(
+        f"no device {device!r} on this machine; {known if why else f'there are {known}'}"
+    )
 
 
 def current() -> str:

@@ -17,6 +17,7 @@ from ruda.jit.passes.guards import hoist_guards
 from ruda.jit.passes.indices import expand, simplify
 from ruda.jit.passes.jumps import structure_jumps
 from ruda.jit.passes.phases import has_phases, split_phases
+from ruda.jit.passes.predicate import predicate
 from ruda.jit.passes.wraps import remove_wraps
 
 Pass = Callable[[Function], Function]
@@ -36,8 +37,16 @@ def in_blocks(function: Function) -> Function:
     return loop_over_blocks(split_barriers(expand(structure_jumps(function))))
 
 
+def meet(function: Function) -> Function:
+    """Barriers in uniform control flow; a kernel without barriers may keep its jumps."""
+    if not ir.has_barrier(function.body):
+        return function
+    return predicate(structure_jumps(function))
+
+
 PIPELINE: dict[str, tuple[Pass, ...]] = {
     "cpu": (simplify, join_conditions, remove_wraps, spread, hoist_guards),
+    "wgpu": (simplify, join_conditions, remove_wraps, meet),
 }
 
 
