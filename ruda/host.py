@@ -296,7 +296,9 @@ def stream() -> Stream:
 
 def default_stream() -> Stream:
     """The stream of launches and copies that name none."""
-    return Stream(backends.find(backends.current()).name)
+    device = backends.find(backends.current()).name
+    make: Any = getattr(backends.get(device), "default_stream", Stream)
+    return make(device)  # type: ignore[no-any-return]
 
 
 def external_stream(ptr: int) -> Stream:

@@ -61,6 +61,8 @@ SETTINGS = {
         Setting("missing", str, "error", "what to do with what a device lacks",
                 ("error", "demote", "emulate", "cpu")),
         Setting("unroll_limit", int, 4096, "statements that unrolling may produce before it warns"),
+        Setting("cuda_arch", str, "", "chip that CUDA code is for, as 90a; default: the GPU's"),
+        Setting("memory_limit", int, 0, "bytes of a GPU's memory that ruda may hold; 0: all"),
         Setting("report_bytes", int, 1 << 20, "bytes of a launch's buffer for prints and checks"),
         Setting("progress", bool, True, "show progress of long work"),
     )

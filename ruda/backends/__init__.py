@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ruda.errors import DeviceNotFoundError
 from ruda.settings import settings
@@ -20,6 +20,7 @@ MODULES = {
     "cpu": "ruda.backends.cpu.device",
     "sim": "ruda.backends.sim",
     "wgpu": "ruda.backends.wgpu.device",
+    "cuda": "ruda.backends.cuda.device",
 }
 
 
@@ -62,7 +63,8 @@ def find(device: str) -> DeviceInfo:
     >>> find("cpu:0").name
     'cpu'
     """
-    there = list(get(device).devices())
+    backend: Any = get(device)
+    there: list[DeviceInfo] = list(backend.devices())
     for info in there:
         if device in (info.name, f"{info.name}:0"):
             return info

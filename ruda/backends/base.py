@@ -267,7 +267,7 @@ class DeviceArray:
 
     __slots__ = (
         "__ruda_array_type__", "__ruda_device__", "__weakref__", "_backend", "_shadow", "dtype",
-        "offset", "shape", "storage", "strides",
+        "offset", "pointer", "shape", "storage", "strides",
     )  # fmt: skip
     __array_priority__ = 1.0
 
@@ -283,6 +283,7 @@ class DeviceArray:
         self._backend, self.storage = backend, storage
         self.shape, self.dtype, self.offset = shape, dtype, offset
         self.strides = contiguous_strides(shape, dtype.itemsize) if strides is None else strides
+        self.pointer = storage.address + offset  # of the first element, where the device sees it
         self.__ruda_device__ = storage.device
         self.__ruda_array_type__: Any = None  # filled in by jit.types
         # Where the host cannot reach the memory, this only computes shapes and offsets of views.

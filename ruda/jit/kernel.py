@@ -619,11 +619,7 @@ class Configured:
             self._ready[1][kinds] = ready
         current = kernel._current
         direct = checks and guards is not None and getattr(launcher, "is_native", True)
-        if (
-            direct
-            and current[0] is settings.state()
-            and not any(isinstance(v, DeviceArray) for v in values)
-        ):
+        if direct and current[0] is settings.state() and not any(_on_host(v) for v in values):
             if not any(isinstance(t, (TupleType, Static, RecordType)) for t in argument_types):
                 for name in tuple(self.names):
                     current[1][name] = launcher

@@ -72,7 +72,7 @@ def name_of(kernel: Any) -> str:
 
 
 # What decides the code besides the kernel. Targets that another compiler serves name it here.
-PACKAGES = {"cuda": ("numba-cuda",), "wgpu": ("wgpu",)}
+PACKAGES = {"cuda": ("cuda-bindings", "nvidia-nvvm", "nvidia-nvjitlink"), "wgpu": ("wgpu",)}
 HARMLESS = ("NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS", "NUMBA_THREADING_LAYER")
 
 
@@ -94,7 +94,8 @@ def environment_parts(target: str) -> Mapping[str, str]:
             if name.startswith("NUMBA_") and name not in HARMLESS
         ),
     }
-    for package in ("numba", "llvmlite", "numpy", *PACKAGES.get(target, ())):
+    kind = target.partition(":")[0]
+    for package in ("numba", "llvmlite", "numpy", *PACKAGES.get(kind, ())):
         parts[package] = package_version(package)
     return MappingProxyType(parts)
 

@@ -335,7 +335,15 @@ def _known_element(dtype: np.dtype[Any]) -> ElementType:
 def _device_array_type(value: Any, name: str) -> ArrayType:
     layout = "C" if value.is_c_contiguous() else "A"
     element = _element(value.dtype, name, "an array")
-    return ArrayType(element, value.ndim, layout, aligned=value.is_aligned)
+    return intern(ArrayType(element, value.ndim, layout, aligned=value.is_aligned))
+
+
+_INTERNED: dict[ArrayType, ArrayType] = {}
+
+
+def intern(kind: ArrayType) -> ArrayType:
+    """The one object of that type, so that launchers compare identities."""
+    return _INTERNED.setdefault(kind, kind)
 
 
 def flatten(types: Iterable[Type]) -> list[Type]:

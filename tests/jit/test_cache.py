@@ -185,7 +185,7 @@ def test_the_environment_names_versions_and_machine_and_is_computed_once():
     assert all(found[name] for name in ("ruda", "numba", "llvmlite", "cpu", "cpu features", "libc"))
     assert found is cache.environment_parts("cpu")
     assert cache.environment_parts("cuda")["target"] == "cuda"
-    assert "numba-cuda" in cache.environment_parts("cuda")
+    assert "cuda-bindings" in cache.environment_parts("cuda:0")
 
 
 @pytest.mark.parametrize("package", ["numba", "llvmlite", "numpy", "pytest", "ml_dtypes"])

@@ -18,6 +18,7 @@ from ruda.jit.passes.indices import expand, simplify
 from ruda.jit.passes.jumps import structure_jumps
 from ruda.jit.passes.phases import has_phases, split_phases
 from ruda.jit.passes.predicate import predicate
+from ruda.jit.passes.uniformity import check_barriers
 from ruda.jit.passes.wraps import remove_wraps
 
 Pass = Callable[[Function], Function]
@@ -44,9 +45,17 @@ def meet(function: Function) -> Function:
     return predicate(structure_jumps(function))
 
 
+def accept_barriers(function: Function) -> Function:
+    """The function as it is; an error if a barrier is provably not reached by every thread."""
+    if ir.has_barrier(function.body):
+        check_barriers(function)
+    return function
+
+
 PIPELINE: dict[str, tuple[Pass, ...]] = {
     "cpu": (simplify, join_conditions, remove_wraps, spread, hoist_guards),
     "wgpu": (simplify, join_conditions, remove_wraps, meet),
+    "cuda": (simplify, join_conditions, remove_wraps, accept_barriers),
 }
 
 

@@ -1,0 +1,224 @@
+"""CUDA as a backend: what code depends on, compiling, loading and launching, memory and streams.
+
+Text and cubins are made on any machine, for the chip of `RUDA_CUDA_ARCH` or Hopper's ("90a") where
+there is none. numba-cuda's dispatcher, which costs ten times what a launch costs, is not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ruda.backends.base import (
+    Binary,
+    Bytes,
+    DeviceArray,
+    DeviceInfo,
+    Event,
+    Launch,
+    Source,
+    Storage,
+    Stream,
+)  # fmt: skip
+from ruda.errors import DeviceError, DeviceNotFoundError
+from ruda.settings import settings
+
+if TYPE_CHECKING:
+    from ruda.backends.cuda.driver import Gpu
+    from ruda.backends.cuda.launch import Module
+    from ruda.jit.ir import Function
+
+
+class CudaBackend:
+    """Backend "cuda"; see `ruda.backends.base.Backend`."""
+
+    name = "cuda"
+    cacheable = True
+    launcher_checks = True
+
+    # ---- devices
+
+    def devices(self) -> Sequence[DeviceInfo]:
+        from ruda.backends.cuda import driver
+
+        return [
+            DeviceInfo(gpu.name, gpu.description, "hardware", gpu.properties)
+            for gpu in driver.gpus()
+        ]
+
+    def missing(self) -> str:
+        """Why there is no device; "" if there is one."""
+        from ruda.backends.cuda import driver
+
+        try:
+            driver.gpu("cuda")
+        except DeviceNotFoundError as error:
+            return str(error)
+        return ""
+
+    def gpu(self, device: str) -> Gpu:
+        from ruda.backends.cuda import driver
+
+        return driver.gpu(device)
+
+    def target(self, device: str = "cuda") -> Mapping[str, Any]:
+        """The chip that code is made for."""
+        from ruda.backends.cuda import driver
+
+        architecture = settings.cuda_arch
+        if not architecture:
+            found = driver.gpus()
+            number = int(device.partition(":")[2] or 0)
+            architecture = found[number].architecture if number < len(found) else "90a"
+        return {"architecture": architecture}
+
+    # ---- from IR to a kernel
+
+    def emit(self, function: Function, target: Mapping[str, Any]) -> Source:
+        """Pure: IR -> Python text of one thread."""
+        from ruda.backends.cpu.reports import pack_sites
+        from ruda.backends.cuda import emit
+        from ruda.jit import ir, passes
+        from ruda.jit.passes.reports import lower_reports
+
+        reporting, sites = lower_reports(function)
+        lowered = passes.lower(reporting, "cuda")
+        emit.check(lowered)
+        written = {
+            s.array.name
+            for s in ir.statements(lowered.body)
+            if isinstance(s, (ir.Store, ir.Atomic))
+        }
+        options = {
+            "symbol": "kernel",
+            "name": function.name,
+            "flags": float_flags(function),
+            "sites": pack_sites(sites),
+            "cooperative": emit.is_cooperative(lowered),
+            "written": [k for k, p in enumerate(function.parameters) if p.name in written],
+        }
+        return emit.emit(lowered, sites, options)
+
+    def compile(self, source: Source, target: Mapping[str, Any]) -> Binary:
+        from ruda.backends.cuda import compile as compiler
+
+        return compiler.compile_source(source, target)
+
+    def assembly(self, source: Source, target: Mapping[str, Any]) -> str:
+        """The PTX, or with the package nvidia-cuda-nvdisasm the machine code, as text."""
+        from ruda.backends.cuda import compile as compiler
+
+        return compiler.assembly(source, target)
+
+    def resolves(self, symbol: str) -> bool:
+        """Whether a cubin from the disk cache may refer to an external symbol: it has none."""
+        return False
+
+    def load(self, binary: Binary, function: Function | None, device: str) -> Module:
+        from ruda.backends.cuda import launch
+
+        if function is None:
+            raise DeviceError("a cubin is loaded with the function that it was made from")
+        return launch.load(self.gpu(device), binary, function)
+
+    def attributes(self, module: Module) -> Mapping[str, int]:
+        """Registers, stack and spilled bytes of a thread."""
+        found: Mapping[str, int] = module.metadata["attributes"]
+        return found
+
+    def launcher(
+        self,
+        module: Module,
+        launch: Launch,
+        fallback: Callable[..., Any] | None,
+        guards: Sequence[tuple[Any, Any, Any]] = (),
+    ) -> Callable[..., None]:
+        from ruda.backends.cuda import launch as launching
+
+        return launching.build(module, launch, fallback, guards)
+
+    # ---- memory
+
+    def allocate(
+        self, nbytes: int, device: str, kind: str = "device", stream: Stream | None = None
+    ) -> Storage:
+        gpu = self.gpu(device)
+        return gpu.allocate(nbytes) if kind == "device" else gpu.host_memory(nbytes, kind)
+
+    def read(self, storage: Storage, offset: int, out: Bytes, stream: Stream | None) -> None:
+        """Copy from the device to the host; done when it returns."""
+        from ruda.backends.cuda.driver import handle_of
+
+        self.gpu(storage.device).read(storage.address + offset, out, handle_of(stream))
+
+    def write(self, storage: Storage, offset: int, data: Bytes, stream: Stream | None) -> None:
+        """Copy from the host to the device; `data` may be changed when it returns."""
+        from ruda.backends.cuda.driver import handle_of
+
+        handle = handle_of(stream)
+        self.gpu(storage.device).write(storage.address + offset, data, handle)
+        if handle and hasattr(storage.owner, "used_in"):
+            storage.owner.used_in(handle)
+
+    def map(self, ary: np.ndarray[Any, Any], device: str) -> DeviceArray:
+        raise DeviceError(
+            "memory of NumPy's own is not mapped to a GPU: make the array with ruda.mapped_array, "
+            "or copy it with ruda.to_device"
+        )
+
+    def pin(self, ary: np.ndarray[Any, Any]) -> contextlib.AbstractContextManager[None]:
+        return self.gpu(settings.device).pin(ary)
+
+    def memory_info(self, device: str) -> tuple[int, int]:
+        """Free and all bytes of the device."""
+        return self.gpu(device).memory_info()
+
+    def memory_statistics(self, device: str) -> Mapping[str, int]:
+        """Bytes in use, kept for reuse, the most ever in use; counts of requests."""
+        return self.gpu(device).pool.statistics()
+
+    def empty_cache(self, device: str) -> None:
+        """Give memory that no array holds back to the device."""
+        gpu = self.gpu(device)
+        gpu.synchronize()
+        gpu.pool.empty()
+
+    # ---- streams and events
+
+    def stream(self, device: str) -> Stream:
+        from ruda.backends.cuda.driver import CudaStream
+
+        return CudaStream(self.gpu(device))
+
+    def default_stream(self, device: str) -> Stream:
+        from ruda.backends.cuda.driver import CudaStream
+
+        return CudaStream(self.gpu(device), 0)
+
+    def external_stream(self, handle: int, device: str) -> Stream:
+        """The stream of another library, by its address."""
+        from ruda.backends.cuda.driver import CudaStream
+
+        return CudaStream(self.gpu(device), handle)
+
+    def event(self, device: str, timing: bool = True) -> Event:
+        from ruda.backends.cuda.driver import CudaEvent
+
+        return CudaEvent(self.gpu(device), timing)
+
+    def synchronize(self, device: str) -> None:
+        """Wait until all work of the device is done; its errors and reports come here."""
+        self.gpu(device).synchronize()
+
+
+def float_flags(function: Function) -> list[str]:
+    """Fast-math flags of ordinary float operations."""
+    if function.fastmath:
+        return ["contract", "nsz", "arcp", "reassoc", "afn"]
+    return ["contract"] if function.contract else []
+
+
+BACKEND = CudaBackend()

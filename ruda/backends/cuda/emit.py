@@ -1,0 +1,303 @@
+"""IR -> Python text for one CUDA thread: what the CPU's emitter writes, without its loops.
+
+The kernel's parameters are those that it uses: an array is its pointer, extents and strides, each
+one parameter; complex numbers are two. `Source.options["parameters"]` lists them for the launcher:
+
+    ["pointer", k], ["extent", k, axis], ["stride", k, axis]    of argument k
+    ["scalar", k, dtype, part]                                  part: 1 for the imaginary half
+    ["reports"]                                                 address of the report header
+    ["grid"]                                                    address of the grid barrier's word
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ruda.backends.base import Site, Source
+from ruda.backends.cuda.intrinsics import is_reserved
+from ruda.errors import NOWHERE, UnsupportedError
+from ruda.jit import ir
+from ruda.jit.emit_python import AXES, Emitter, bare, held, itemsize
+from ruda.jit.ir import (
+    Array,
+    Atomic,
+    Barrier,
+    Expr,
+    Fence,
+    Function,
+    Load,
+    Return,
+    Special,
+    Statement,
+    Store,
+    Variable,
+    Warp,
+)  # fmt: skip
+from ruda.jit.passes.uniformity import Verdict, analyse
+
+# How a scalar travels: what has no register of its own kind, as bits.
+PASSED = {"bool": "u8", "f16": "u16", "bf16": "u16"}
+PARTS = {"c64": "f32", "c128": "f64"}
+COORDINATES = {
+    "threadIdx": "thread", "blockIdx": "block", "blockDim": "block_dim", "gridDim": "grid_dim",
+    "globalIdx": "global", "globalDim": "total",
+}  # fmt: skip
+OTHERS = {
+    "laneid": "lane()", "sharedBytes": "shared_bytes()", "linearBlock": "linear_block()",
+    "linearThread": "linear_thread()",
+}  # fmt: skip
+
+
+def emit(function: Function, sites: tuple[Site, ...], options: Mapping[str, Any]) -> Source:
+    """The text of a kernel, after the passes of `PIPELINE["cuda"]`."""
+    return dataclasses.replace(CudaEmitter(function, bool(sites)).source(options), sites=sites)
+
+
+class CudaEmitter(Emitter):
+    """Text of one kernel, line by line."""
+
+    def __init__(self, function: Function, reports: bool) -> None:
+        super().__init__(function)
+        self.reports = reports
+        self.parameters: list[list[Any]] = []
+        self.kinds: list[str] = []
+        self.names: list[str] = []
+        self.apart = "" if stays_together(function) else "_apart"
+
+    def source(self, options: Mapping[str, Any], head: str = "") -> Source:
+        f = self.function
+        entry = self.name(f.name)
+        head_lines = self.signature()
+        self.line(0, f"def {entry}({', '.join(self.names)}):")
+        for text in head_lines:
+            self.line(1, text)
+        self.memory([a for a in f.arrays if a.name in self.used_arrays()])
+        self.body(f.prologue, 1, keep_empty=True)
+        self.body(f.body, 1)
+        return Source(
+            text="\n".join(self.text) + "\n",
+            entry=entry,
+            file=f.place.file if f.place is not NOWHERE else "",
+            lines=tuple(self.lines),
+            options={
+                **options,
+                "constants": tuple(self.constants),
+                "parameters": self.parameters,
+                "kinds": tuple(self.kinds),
+            },
+        )
+
+    def name(self, wanted: str) -> str:
+        if wanted not in self.renamed and is_reserved(wanted):
+            self.renamed[wanted] = super().name(f"{wanted}_")
+        return super().name(wanted)
+
+    # ---- parameters
+
+    def used_arrays(self) -> set[str]:
+        f = self.function
+        used = {
+            e.array.name for e in ir.all_expressions((*f.prologue, *f.body)) if isinstance(e, Load)
+        }
+        return used | {
+            s.array.name for s in ir.statements(f.body) if isinstance(s, (Store, Atomic))
+        }
+
+    def parameter(self, name: str, kind: str, row: list[Any]) -> None:
+        self.names.append(name)
+        self.kinds.append(kind)
+        self.parameters.append(row)
+
+    def signature(self) -> list[str]:
+        """Make the parameters; returns the lines that turn bits back into values."""
+        f = self.function
+        lines: list[str] = []
+        nodes = [*ir.all_expressions((*f.prologue, *f.body)), *ir.statements(f.body)]
+        reads = {e.variable.name for e in nodes if isinstance(e, ir.Read)}
+        arrays = self.used_arrays()
+        extents, strides = self.used_shapes(nodes)
+        for k, p in enumerate(f.parameters):
+            name = self.name(p.name)
+            if isinstance(p, Variable):
+                if p.name in reads:
+                    lines += self.scalar(k, name, held(p.dtype))
+                continue
+            if p.name in arrays:
+                self.parameter(name, "pointer", ["pointer", k])
+            for axis in range(p.ndim):
+                if (p.name, axis) in extents:
+                    self.parameter(self.extent(p, axis), "i64", ["extent", k, axis])
+            for axis in range(p.ndim):
+                if (p.name, axis) in strides:
+                    self.parameter(self.stride(p, axis), "i64", ["stride", k, axis])
+        if self.reports:
+            self.parameter("args", "i64", ["reports"])
+        if any(isinstance(s, Barrier) and s.scope == "grid" for s in nodes):
+            self.parameter(self.name("grid_state"), "i64", ["grid"])
+        return lines
+
+    def used_shapes(self, nodes: list[Any]) -> tuple[set[Any], set[Any]]:
+        """The (array, axis) whose extents and strides the code reads."""
+        extents = {(e.array.name, e.axis) for e in nodes if isinstance(e, ir.Extent)}
+        strides = {(e.array.name, e.axis) for e in nodes if isinstance(e, ir.Stride)}
+        for node in nodes:
+            if isinstance(node, (Load, Store, Atomic)) and node.array.shape is None:
+                axes = range(node.array.ndim)
+                if node.array.layout == "A":
+                    strides |= {(node.array.name, k) for k in axes}
+                else:
+                    extents |= {(node.array.name, k) for k in axes[1:]}
+        return extents, strides
+
+    def scalar(self, k: int, name: str, kind: str) -> list[str]:
+        if kind in PARTS:
+            names = [self.name(f"{name}_{part}") for part in ("real", "imag")]
+            for part, each in enumerate(names):
+                self.parameter(each, PARTS[kind], ["scalar", k, kind, part])
+            return [f"{name} = complex_{kind}({names[0]}, {names[1]})"]
+        if kind in PASSED:
+            raw, passed = self.name(f"{name}_bits"), PASSED[kind]
+            self.parameter(raw, passed, ["scalar", k, kind, 0])
+            convert = "u8_to_bool" if kind == "bool" else f"bits_{passed}_{kind}"
+            return [f"{name} = {convert}({raw})"]
+        self.parameter(name, kind, ["scalar", k, kind, 0])
+        return []
+
+    def memory(self, arrays: list[Array]) -> None:
+        """Shared, local and constant arrays."""
+        for a in arrays:
+            name = self.name(a.name)
+            if a.space == "const":
+                assert a.data is not None
+                self.line(1, f"{name} = constant_{len(self.constants)}()")
+                self.constants.append(a.data)
+                continue
+            if a.dynamic:
+                self.line(1, f"{name} = shared_dynamic()")
+                continue
+            assert a.shape is not None
+            size = max(1, math.prod(a.shape) * itemsize(a.dtype))
+            shape = ", ".join(map(str, a.shape))
+            self.line(1, f"{name} = {a.space}_{size}()  # {a.dtype}[{shape}]")
+
+    def extent(self, array: Array, axis: int) -> str:
+        if array.shape is None and array.dynamic:
+            return f"floordiv_i64(shared_bytes(), {itemsize(array.dtype)})"
+        return super().extent(array, axis)
+
+    # ---- statements and expressions
+
+    def statement(self, s: Statement, depth: int) -> None:
+        if s.place.line:
+            self.place = s.place
+        e = self.expression
+        match s:
+            case Return():
+                self.line(depth, "return")
+            case Barrier("block", None):
+                self.line(depth, f"barrier{self.apart}()")
+            case Barrier("block", vote, predicate, result):
+                assert predicate is not None
+                left = f"{self.name(result.name)} = " if result else ""
+                self.line(depth, f"{left}barrier_{vote}{self.apart}({bare(e(predicate))})")
+            case Barrier("warp", mask=mask):
+                text = "u32(4294967295)" if mask is None else bare(e(mask))
+                self.line(depth, f"barrier_warp({text})")
+            case Barrier("grid"):
+                self.line(depth, f"barrier_grid({self.name('grid_state')})")
+            case Fence(scope):
+                self.line(depth, f"fence_{scope}()")
+            case Atomic(op, array, indices, operands, result, field):
+                suffix, address = self.address(array, indices, field)
+                left = f"{self.name(result.name)} = " if result else ""
+                values = ", ".join(bare(e(v)) for v in operands)
+                if suffix.endswith("_unaligned"):
+                    raise UnsupportedError("atomics need aligned elements", s.place)
+                self.line(depth, f"{left}atomic_{op}_{suffix}_{array.space}({address}, {values})")
+            case Warp():
+                self.line(depth, self.exchange(s))
+            case _:
+                super().statement(s, depth)
+
+    def exchange(self, s: Warp) -> str:
+        """The text of a warp operation."""
+        left = f"{self.name(s.result.name)} = "
+        if s.op == "activemask":
+            return f"{left}activemask()"
+        mask = "u32(4294967295)" if s.mask is None else bare(self.expression(s.mask))
+        values = ", ".join(bare(self.expression(v)) for v in s.operands)
+        kind = held(s.operands[0].dtype)
+        if s.op.startswith("match"):
+            return f"{left}{s.op}_{kind}({mask}, {values})"
+        if s.op.startswith("shfl"):
+            return f"{left}{s.op}_{kind}({mask}, {values})"
+        return f"{left}vote_{s.op}({mask}, {values})"
+
+    def expression(self, node: Expr) -> str:
+        if isinstance(node, Special):
+            if node.name in COORDINATES:
+                return f"{COORDINATES[node.name]}_{AXES[node.axis]}()"
+            return OTHERS[node.name]
+        return super().expression(node)
+
+
+def stays_together(function: Function) -> bool:
+    """Whether every warp surely comes to each barrier as a whole."""
+    if any(isinstance(s, Return) for s in ir.statements(function.body)):
+        return False
+    state = analyse(function)
+
+    def uniform(body: ir.Body) -> bool:
+        for s in body:
+            inner = ir.bodies(s)
+            if not any(ir.has_barrier(b) for b in inner):
+                continue
+            if any(state.verdict(e) is not Verdict.UNIFORM for e in ir.expressions(s)):
+                return False
+            if isinstance(s, (ir.For, ir.While)) and not jumps(s.body):
+                return False
+            if not all(uniform(b) for b in inner):
+                return False
+        return True
+
+    def jumps(body: ir.Body) -> bool:
+        """Whether all jumps out of a loop's round depend on uniform conditions."""
+        for s in body:
+            if not isinstance(s, ir.If) or not leaves(s):
+                continue
+            if state.verdict(s.condition) is not Verdict.UNIFORM:
+                return False
+            if not (jumps(s.then) and jumps(s.otherwise)):
+                return False
+        return True
+
+    return uniform(function.body)
+
+
+def leaves(s: Statement) -> bool:
+    """Whether a statement may jump out of the round of the loop that it is in."""
+    if isinstance(s, (ir.Break, ir.Continue)):
+        return True
+    return isinstance(s, ir.If) and any(leaves(t) for b in ir.bodies(s) for t in b)
+
+
+def check(function: Function) -> None:
+    """UnsupportedError for what no CUDA kernel can do."""
+    if not is_cooperative(function):
+        return
+    *rest, last = function.body
+    for s in ir.statements((*rest, *(() if isinstance(last, Return) else (last,)))):
+        if isinstance(s, Return):
+            raise UnsupportedError(
+                "a thread that returns here is not there at the barrier of the grid",
+                s.place,
+                hint="put the work under a condition, and let every thread reach `grid.sync()`",
+            )
+
+
+def is_cooperative(function: Function) -> bool:
+    """Whether all blocks must be there at once."""
+    return any(isinstance(s, Barrier) and s.scope == "grid" for s in ir.statements(function.body))

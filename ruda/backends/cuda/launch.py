@@ -1,0 +1,581 @@
+"""Launches: arguments are checked, packed into a parameter block, and handed to `cuLaunchKernel`.
+
+A launcher is a Python function made for one kernel and launch shape, with everything that does not
+change between launches in its constants: it compares each argument's type (an identity for device
+arrays), packs with one `struct` call and makes one call of the driver. Whatever it does not know
+goes the general way: NumPy arrays, which are copied there and back, reports, other streams.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import struct
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ruda.backends.base import DeviceArray, Launch
+from ruda.backends.cpu import reports
+from ruda.backends.cuda.driver import INVALID_CONTEXT, Gpu, check, handle_of
+from ruda.dtypes import DType
+from ruda.errors import DeviceError, LaunchError, LaunchTypeError, LaunchValueError, LaunchWarning
+from ruda.jit import kernel
+from ruda.jit.types import ArrayType, intern, type_of
+from ruda.settings import settings
+
+if TYPE_CHECKING:
+    from ruda.backends.base import Binary
+    from ruda.jit.ir import Function
+
+HEADER_WORDS = 8  # before a report buffer: word 6 is its address, as in the CPU's argument block
+STATIC_SHARED = 48 << 10  # what every block can have; more must be asked for
+# dtype as a kernel holds it -> struct's letter
+LETTERS = {
+    "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I", "u64": "Q",
+    "f32": "f", "f64": "d", "bool": "B", "f16": "H", "bf16": "H", "c64": "f", "c128": "d",
+}  # fmt: skip
+WEAK = {"weak_int": int, "weak_float": float, "weak_complex": complex, "bool": bool}
+
+
+@dataclass(eq=False)
+class Module:
+    """A kernel on a GPU."""
+
+    gpu: Gpu
+    module: Any
+    function: Any
+    metadata: Mapping[str, Any]
+    types: tuple[Any, ...]  # of the arguments: ArrayType or DType
+    fits: dict[int, tuple[int, int]]  # argument -> the range that a Python int must be in
+
+    @property
+    def name(self) -> str:
+        return str(self.metadata["name"])
+
+
+def load(gpu: Gpu, binary: Binary, function: Function) -> Module:
+    """Load a cubin."""
+    from ruda.jit.ir import Array
+
+    gpu.use()
+    code, module = gpu.driver.cuModuleLoadData(binary.payload)
+    if code:
+        raise gpu.fail(code, f" while loading `{binary.metadata['name']}`")
+    entry = check(gpu.driver.cuModuleGetFunction(module, binary.metadata["symbol"].encode()))
+    kinds = tuple(
+        intern(ArrayType(p.dtype, p.ndim, p.layout, False, p.aligned))
+        if isinstance(p, Array)
+        else p.dtype
+        for p in function.parameters
+    )
+    places = {p.name: k for k, p in enumerate(function.parameters)}
+    fits = {places[v.name]: dtype.range for v, dtype in function.fits if v.name in places}
+    return Module(gpu, module, entry, binary.metadata, kinds, fits)
+
+
+# ---- the parameter block -------------------------------------------------------------------------
+
+
+def layout(rows: Sequence[Sequence[Any]]) -> tuple[str, tuple[int, ...]]:
+    """struct's format of a parameter block, each value at a multiple of its size; and offsets.
+
+    >>> layout([["pointer", 0], ["scalar", 1, "f32", 0], ["extent", 0, 0]])
+    ('<qf4xq', (0, 8, 16))
+    """
+    text, offsets, at = "<", [], 0
+    for row in rows:
+        letter = LETTERS[row[2]] if row[0] == "scalar" else "q"
+        size = struct.calcsize(f"<{letter}")
+        gap = -at % size
+        text += f"{gap}x" if gap else ""
+        text += letter
+        offsets.append(at + gap)
+        at += gap + size
+    return text, tuple(offsets)
+
+
+class Block:
+    """A parameter block and the table of addresses in it that the driver wants."""
+
+    __slots__ = ("address", "buffer", "table")
+
+    def __init__(self, size: int, offsets: Sequence[int]) -> None:
+        self.buffer = ctypes.create_string_buffer(max(1, size))
+        base = ctypes.addressof(self.buffer)
+        self.table = (ctypes.c_void_p * max(1, len(offsets)))(*(base + o for o in offsets))
+        self.address = ctypes.addressof(self.table)
+
+
+# ---- limits --------------------------------------------------------------------------------------
+
+
+def check_limits(module: Module, launch: Launch) -> None:
+    """LaunchValueError for what the GPU cannot launch."""
+    gpu, name = module.gpu, module.name
+    properties = gpu.properties
+    for what, given, most in (
+        ("grid", launch.grid, properties["max_grid"]),
+        ("block", launch.block, properties["max_block"]),
+    ):
+        for axis, n, limit in zip("xyz", given, most, strict=True):
+            if n > limit:
+                raise LaunchValueError(
+                    f"`{name}`: the {what} {given} has {n} on axis {axis}; {gpu.name} has at most "
+                    f"{limit} there"
+                )
+    kind = gpu.driver.CUfunction_attribute
+
+    def attribute(which: str) -> int:
+        found: int = check(
+            gpu.driver.cuFuncGetAttribute(
+                getattr(kind, f"CU_FUNC_ATTRIBUTE_{which}"), module.function
+            )
+        )
+        return found
+
+    threads, most = math.prod(launch.block), attribute("MAX_THREADS_PER_BLOCK")
+    if threads > most:
+        raise LaunchValueError(
+            f"`{name}` needs {attribute('NUM_REGS')} registers a thread, so that a block can have "
+            f"{most} threads on {gpu.name}, not {threads}"
+        )
+    static = attribute("SHARED_SIZE_BYTES")
+    if static + launch.shared_bytes > properties["max_shared_bytes"]:
+        raise LaunchValueError(
+            f"`{name}`: {launch.shared_bytes} bytes of dynamic shared memory and {static} of "
+            f"shared arrays; a block on {gpu.name} can have {properties['max_shared_bytes']}"
+        )
+    if static + launch.shared_bytes > STATIC_SHARED:
+        dynamic = kind.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        now = attribute("MAX_DYNAMIC_SHARED_SIZE_BYTES")
+        if now < launch.shared_bytes:
+            (code,) = gpu.driver.cuFuncSetAttribute(module.function, dynamic, launch.shared_bytes)
+            check((code, None))
+    if module.metadata["cooperative"]:
+        together = check(
+            gpu.driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                module.function, threads, launch.shared_bytes
+            )
+        )
+        room = together * properties["multiprocessors"]
+        if math.prod(launch.grid) > room:
+            raise LaunchValueError(
+                f"`{name}` waits for all blocks of the grid (`this_grid().sync()`): {gpu.name} can "
+                f"run {room} of them at once, not {math.prod(launch.grid)}"
+            )
+
+
+# ---- the general way -----------------------------------------------------------------------------
+
+_warned = False
+
+
+def _warn_once(name: str, nbytes: int) -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(
+            f"launches on NumPy arrays copy them to the device and back: `{name}` moved "
+            f"{nbytes:,} bytes; ruda.to_device keeps them there (said once)",
+            LaunchWarning,
+            stacklevel=5,
+        )
+
+
+@dataclass(slots=True)
+class Span:
+    """Host memory that one or more arguments use, and its copy on the device."""
+
+    low: int
+    high: int
+    storage: Any = None
+
+    @property
+    def shift(self) -> int:
+        """What to add to a host address."""
+        return int(self.storage.address) - self.low
+
+
+def host_spans(arrays: Sequence[np.ndarray[Any, Any]]) -> list[Span]:
+    """The memory of arrays, those that overlap together: they do on the device, too."""
+    bounds = sorted(np.lib.array_utils.byte_bounds(a) for a in arrays if a.size)
+    spans: list[Span] = []
+    for low, high in bounds:
+        if spans and low < spans[-1].high:
+            spans[-1].high = max(spans[-1].high, high)
+        else:
+            spans.append(Span(low, high))
+    return spans
+
+
+def memory_at(low: int, high: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return np.ctypeslib.as_array((ctypes.c_uint8 * (high - low)).from_address(low))
+
+
+class General:
+    """The general way: any arguments that the kernel was made for."""
+
+    def __init__(self, module: Module, launch: Launch, start: Callable[[Any, int], None]) -> None:
+        self.module, self.launch, self.start = module, launch, start
+        self.sites = reports.unpack_sites(module.metadata["sites"])
+        self.rows = module.metadata["parameters"]
+        self.written = frozenset(module.metadata["written"])
+
+    def __call__(self, *arguments: Any) -> None:
+        module, gpu = self.module, self.module.gpu
+        gpu.use()
+        values = [self.argument(k, v) for k, v in enumerate(arguments)]
+        host = [
+            (k, v)
+            for k, v in enumerate(values)
+            if isinstance(v, np.ndarray) and not gpu.is_registered(v.ctypes.data)
+        ]
+        spans = host_spans([v for _, v in host])
+        handle = handle_of(self.launch.stream)
+        moved = 0
+        for span in spans:
+            span.storage = gpu.allocate(span.high - span.low + 16)
+            span.storage.address += (span.low - span.storage.address) % 16  # as aligned as there
+            gpu.write(span.storage.address, memory_at(span.low, span.high), handle)
+            moved += span.high - span.low
+        addresses = {k: self.address(v, spans) for k, v in enumerate(values)}
+        report = self.report_buffer(handle) if self.sites else None
+        self.start(self.numbers(values, addresses, report), handle)
+        if handle:
+            for value in values:
+                if isinstance(value, DeviceArray):
+                    value.storage.owner.used_in(handle)
+        if report is not None:
+            gpu.pending.append(functools.partial(self.tell, report, handle))
+        registered = any(isinstance(v, np.ndarray) for v in values)
+        for k, array in host:
+            if k in self.written and array.size:
+                moved += self.copy_back(array, addresses[k], handle)
+        if spans or registered or len(gpu.pending) > 16:
+            gpu.synchronize_stream(handle)
+        if moved:
+            _warn_once(module.name, moved)
+
+    def argument(self, k: int, value: Any) -> Any:
+        """An argument as it is, if the kernel was made for it; LaunchTypeError."""
+        kind = self.module.types[k]
+        if isinstance(kind, ArrayType):
+            if isinstance(value, np.ndarray):
+                if k in self.written and not value.flags.writeable:
+                    raise LaunchTypeError(
+                        f"`{self.module.name}` writes its argument {k}, a read-only array"
+                    )
+                return value
+            if isinstance(value, DeviceArray):
+                if value.storage.on_host:
+                    return value.__ruda_host__
+                if value.device != self.module.gpu.name:
+                    raise LaunchTypeError(
+                        f"`{self.module.name}` runs on {self.module.gpu.name}, argument {k} is on "
+                        f"{value.device}"
+                    )
+                return value
+            raise LaunchTypeError(
+                f"`{self.module.name}`: argument {k} is {type(value).__name__}, not an array"
+            )
+        if k in self.module.fits and isinstance(value, int):
+            low, high = self.module.fits[k]
+            if not low <= value <= high:
+                raise OverflowError(
+                    f"`{self.module.name}`: {value} does not fit argument {k}, used within "
+                    f"{low} .. {high}"
+                )
+        return value
+
+    def address(self, value: Any, spans: Sequence[Span]) -> int:
+        if isinstance(value, DeviceArray):
+            return int(value.storage.address) + value.offset
+        if not isinstance(value, np.ndarray):
+            return 0
+        at = value.ctypes.data
+        span = next((s for s in spans if s.low <= at < s.high), None) if value.size else None
+        return at + span.shift if span is not None else at
+
+    def numbers(
+        self, values: Sequence[Any], addresses: Mapping[int, int], report: Any
+    ) -> list[Any]:
+        """What the parameter block holds."""
+        out: list[Any] = []
+        for row in self.rows:
+            match row:
+                case ["pointer", k]:
+                    out.append(addresses[k])
+                case ["extent", k, axis]:
+                    out.append(values[k].shape[axis])
+                case ["stride", k, axis]:
+                    out.append(values[k].strides[axis])
+                case ["scalar", k, kind, part]:
+                    out.append(scalar(values[k], self.module.types[k], kind, part))
+                case ["reports"]:
+                    out.append(report.address)
+                case ["grid"]:
+                    out.append(self.module.gpu.grid_state.address)
+        return out
+
+    def report_buffer(self, handle: int) -> Any:
+        gpu = self.module.gpu
+        words = max(reports.HEAD + 16, settings.report_bytes // 8)
+        storage = gpu.allocate((HEADER_WORDS + words) * 8)
+        check((*gpu.driver.cuMemsetD8Async(storage.address, 0, storage.nbytes, handle), None))
+        head = np.zeros(HEADER_WORDS + 2, np.int64)
+        head[6] = storage.address + HEADER_WORDS * 8
+        head[HEADER_WORDS + 1] = words - reports.HEAD
+        gpu.write(storage.address, head.view(np.uint8), handle)
+        return storage
+
+    def tell(self, storage: Any, handle: int) -> None:
+        """Read a launch's reports: print them, raise the first failure."""
+        gpu = self.module.gpu
+        head = np.empty(reports.HEAD, np.int64)
+        at = storage.address + HEADER_WORDS * 8
+        read(gpu, at, head, handle)
+        if not head[0]:
+            return
+        words = np.empty(reports.HEAD + int(min(head[0], head[1])), np.int64)
+        read(gpu, at, words, handle)
+        reports.tell(words, self.sites, self.launch, self.module.name)
+
+    def copy_back(self, array: np.ndarray[Any, Any], address: int, handle: int) -> int:
+        """Bring a written array back; returns the bytes moved."""
+        low, high = np.lib.array_utils.byte_bounds(array)
+        gpu, shift = self.module.gpu, array.ctypes.data - low
+        if array.flags.c_contiguous:
+            target = memory_at(low, high)
+            read(gpu, address - shift, target, handle)
+            return high - low
+        raw = np.empty(high - low, np.uint8)
+        read(gpu, address - shift, raw, handle)
+        array[...] = np.ndarray(array.shape, array.dtype, raw, shift, array.strides)
+        return high - low
+
+
+def read(gpu: Gpu, address: int, out: np.ndarray[Any, Any], handle: int) -> None:
+    """Copy to the host without telling reports: the caller may be doing just that."""
+    (code,) = gpu.driver.cuMemcpyDtoHAsync(out.ctypes.data, address, out.nbytes, handle)
+    if not code:
+        (code,) = gpu.driver.cuStreamSynchronize(handle)
+    if code:
+        raise gpu.fail(code)
+
+
+def scalar(value: Any, dtype: DType, kind: str, part: int) -> Any:
+    """A number as `struct` packs it."""
+    if kind in ("c64", "c128"):
+        return value.imag if part else value.real
+    if kind in ("f16", "bf16"):
+        return int(np.asarray(value).astype(dtype.numpy).view(np.uint16))
+    if kind == "bool":
+        return int(bool(value))
+    return int(value) if kind[0] in "iu" else float(value)
+
+
+# ---- the fast way --------------------------------------------------------------------------------
+
+
+def build(
+    module: Module,
+    launch: Launch,
+    fallback: Callable[..., Any] | None,
+    guards: Sequence[tuple[Any, Any, Any]],
+) -> Callable[..., None]:
+    """A launcher for a module and launch shape."""
+    gpu, metadata = module.gpu, module.metadata
+    gpu.use()
+    check_limits(module, launch)
+    text, offsets = layout(metadata["parameters"])
+    packer = struct.Struct(text)
+    blocks: list[Block] = [Block(packer.size, offsets)]
+    call = gpu.driver.cuLaunchCooperativeKernel if metadata["cooperative"] else None
+    shape = (*launch.grid, *launch.block, launch.shared_bytes)
+    where = sys._getframe
+
+    def start(numbers: Sequence[Any], handle: int) -> None:
+        """Pack and launch, for the general way."""
+        block = Block(packer.size, offsets)
+        packer.pack_into(block.buffer, 0, *numbers)
+        if call is None:
+            (code,) = gpu.driver.cuLaunchKernel(module.function, *shape, handle, block.address, 0)
+        else:
+            (code,) = call(module.function, *shape, handle, block.address)
+        if code:
+            raise gpu.fail(code, f" at the launch of `{module.name}`")
+
+    general = General(module, launch, start)
+
+    def other(*arguments: Any, **keywords: Any) -> None:
+        """Arguments that the fast way did not take."""
+        frame = where(1)
+        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("ruda."):
+            frame = frame.f_back
+        if keywords or not suits(module, arguments) or not unchanged(guards):
+            before = _local.tried
+            if fallback is None or fallback is before:
+                raise LaunchTypeError(f"`{module.name}`: the arguments do not fit the kernel")
+            _local.tried = fallback
+            try:
+                fallback(*arguments, **keywords)
+            finally:
+                _local.tried = before
+            return
+        gpu.recent.append((module.name, frame.f_code, frame.f_lasti))
+        general(*arguments)
+
+    if metadata["sites"] or metadata["cooperative"] or handle_of(launch.stream):
+        return other
+    return fast(module, shape, packer, blocks, offsets, other, guards)
+
+
+class _Local(threading.local):
+    tried: Any = None  # the fallback that this thread is in
+
+
+_local = _Local()
+
+
+def unchanged(guards: Sequence[tuple[Any, Any, Any]]) -> bool:
+    """Whether captured variables still hold the very same objects."""
+    for holder, key, value in guards:
+        try:
+            now = holder.cell_contents if key is None else holder.get(key)
+        except ValueError:
+            return False
+        if now is not value:
+            return False
+    return True
+
+
+def suits(module: Module, arguments: Sequence[Any]) -> bool:
+    """Whether a kernel was made for these arguments, also NumPy arrays."""
+    if len(arguments) != len(module.types):
+        return False
+    for value, kind in zip(arguments, module.types, strict=True):
+        if isinstance(kind, ArrayType):
+            if not isinstance(value, (np.ndarray, DeviceArray)):
+                return False
+            found = type_of(value)
+            assert isinstance(found, ArrayType)
+            if replace(found, readonly=False, aligned=kind.aligned) != kind:
+                return False
+            if kind.aligned and not found.aligned:
+                return False
+        elif kind.weak:
+            if type(value) is not WEAK[kind.name]:
+                return False
+        elif not isinstance(value, (bool, np.bool_) if kind.kind == "bool" else kind.numpy.type):
+            return False
+    return True
+
+
+def fast(
+    module: Module,
+    shape: tuple[int, ...],
+    packer: struct.Struct,
+    blocks: list[Block],
+    offsets: Sequence[int],
+    other: Callable[..., None],
+    guards: Sequence[tuple[Any, Any, Any]],
+) -> Callable[..., None]:
+    """A launcher for device arrays and numbers, as text with everything fixed in its scope."""
+    gpu = module.gpu
+    scope: dict[str, Any] = {
+        "other": other, "blocks": blocks, "Block": Block, "size": packer.size, "offsets": offsets,
+        "pack": packer.pack_into, "driver_launch": gpu.driver.cuLaunchKernel, "device": gpu.name,
+        "function": module.function, "stream": 0, "recent": gpu.recent.append, "name": module.name,
+        "getframe": sys._getframe, "failed": functools.partial(_failed, module),
+        "error": struct.error, "type_of": type_of,
+        "missing": object(), "kernels": vars(kernel),
+    }  # fmt: skip
+    names = [f"a{k}" for k in range(len(module.types))]
+    tests: list[str] = []
+    for k, kind in enumerate(module.types):
+        if isinstance(kind, ArrayType):
+            scope[f"t{k}"] = kind
+            typed = f"(a{k}.__ruda_array_type__ or type_of(a{k})) is t{k}"
+            tests.append(f"{typed} and a{k}.__ruda_device__ == device")
+        else:
+            scope[f"t{k}"] = WEAK.get(kind.name) or kind.numpy.type
+            test = f"type(a{k}) is t{k}"
+            if k in module.fits:
+                low, high = module.fits[k]
+                test += f" and {low} <= a{k} <= {high}"
+            tests.append(test)
+    for k, (holder, key, value) in enumerate(guards):
+        scope |= {f"h{k}": holder, f"k{k}": key, f"v{k}": value}
+        now = f"h{k}.cell_contents" if key is None else f"h{k}.get(k{k})"
+        tests.append(f"{now} is v{k}")
+    packed = [_packed(row, module.types) for row in module.metadata["parameters"]]
+    scope |= {"asarray": np.asarray, "u16": np.uint16}
+    numbers = ", ".join(map(str, shape))
+    condition = " and ".join(tests) or "True"
+    # A block is taken from the list, so that two threads never pack the same one.
+    text = f"""
+def launch({", ".join([*(f"{n}=missing" for n in names), "*rest"])}, **keywords):
+    try:
+        good = {condition} and not rest and not keywords
+    except (AttributeError, ValueError):
+        good = False
+    if not good:
+        given = [a for a in ({"".join(f"{n}, " for n in names)}) if a is not missing]
+        return other(*given, *rest, **keywords)
+    try:
+        block = blocks.pop()
+    except IndexError:
+        block = Block(size, offsets)
+    try:
+        pack({", ".join(["block.buffer", "0", *packed])})
+    except error:
+        return other({", ".join(names)})
+    frame = getframe(1)
+    if frame.f_globals is kernels:
+        frame = frame.f_back
+    recent((name, frame.f_code, frame.f_lasti))
+    code = driver_launch(function, {numbers}, stream, block.address, 0)[0]
+    if code:
+        failed(code, block.address, {numbers})
+    blocks.append(block)
+"""
+    exec(compile(text, "<ruda launcher>", "exec"), scope)
+    launcher: Callable[..., None] = scope["launch"]
+    return launcher
+
+
+def _packed(row: Sequence[Any], kinds: Sequence[Any]) -> str:
+    match row:
+        case ["pointer", k]:
+            return f"a{k}.pointer"
+        case ["extent", k, axis]:
+            return f"a{k}.shape[{axis}]"
+        case ["stride", k, axis]:
+            return f"a{k}.strides[{axis}]"
+        case ["scalar", k, kind, part]:
+            if kind in ("c64", "c128"):
+                return f"a{k}.{'imag' if part else 'real'}"
+            if kind in ("f16", "bf16"):
+                return f"int(asarray(a{k}).view(u16))"
+            return f"bool(a{k})" if kind == "bool" else f"a{k}"
+    raise LaunchError(f"no fast way for {row}")
+
+
+def _failed(module: Module, code: Any, parameters: int, *shape: int) -> None:
+    """A launch that the driver refused: in a new thread the context is not there yet."""
+    gpu = module.gpu
+    if int(code) == INVALID_CONTEXT:
+        gpu.use()
+        (code,) = gpu.driver.cuLaunchKernel(module.function, *shape, 0, parameters, 0)
+        if not code:
+            return
+    if gpu.lost:
+        raise DeviceError(gpu.lost)
+    raise gpu.fail(code, f" at the launch of `{module.name}`")

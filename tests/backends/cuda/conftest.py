@@ -1,0 +1,25 @@
+"""A CUDA device that is not there."""
+
+from __future__ import annotations
+
+import pytest
+
+from ruda import backends
+from ruda.backends.cuda import driver
+from tests.backends.cuda.fake import FakeDriver
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """`cuda:0` is a FakeDriver's for one test."""
+    made = FakeDriver()
+    monkeypatch.setattr(driver, "library", lambda: made)
+    monkeypatch.setattr(driver.atexit, "register", lambda f: None)
+    monkeypatch.setattr(driver.os, "register_at_fork", lambda **k: None)
+    driver.gpus.cache_clear()
+    backends.find.cache_clear()
+    yield made
+    for gpu in driver.gpus():
+        gpu.pool.closed = True
+    driver.gpus.cache_clear()
+    backends.find.cache_clear()

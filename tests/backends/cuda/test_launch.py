@@ -1,0 +1,308 @@
+"""Launches on a device that is not there: what the driver is told, and what comes back."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ruda
+from ruda import backends
+from ruda.backends.cuda import driver
+from ruda.backends.cuda import launch as launching
+from ruda.errors import (
+    DeviceError,
+    LaunchTypeError,
+    LaunchValueError,
+    LaunchWarning,
+    OutOfMemoryError,
+)
+from tests.backends.cuda.fake import Code, array, values
+
+
+@pytest.fixture(autouse=True)
+def _on_cuda(fake):
+    with ruda.config(device="cuda:0"):
+        yield
+
+
+def saxpy_kernel():
+    @ruda.jit
+    def saxpy(a, x, y, out):
+        i = ruda.grid(1)
+        if i < out.size:
+            out[i] = a * x[i] + y[i]
+
+    return saxpy
+
+
+def compute(fake):
+    """Make the fake driver do what saxpy does."""
+    seen = []
+
+    def action(parameters):
+        a, x, y, out, n = values(parameters, "dqqqq")
+        seen.append((a, x, y, out, n))
+        array(out, np.float32, n)[:] = a * array(x, np.float32, n) + array(y, np.float32, n)
+
+    class Everything(dict):
+        def get(self, key, default=None):
+            return action
+
+    fake.kernels = Everything()
+    return seen
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 1000])
+def test_numpy_arrays_go_there_and_back(fake, n):
+    compute(fake)
+    x, y, out = np.arange(n, dtype=np.float32), np.ones(n, np.float32), np.zeros(n, np.float32)
+    saxpy_kernel()[4, 256](2.0, x, y, out)
+    assert np.array_equal(out, 2 * x + 1)
+    assert fake.launches[0]["shape"] == (4, 1, 1, 256, 1, 1)
+
+
+def test_only_written_arrays_come_back(fake):
+    compute(fake)
+    x, y, out = (np.ones(10, np.float32) for _ in range(3))
+    saxpy_kernel()[1, 32](2.0, x, y, out)
+    assert fake.calls.count("cuMemcpyHtoDAsync") == 3
+    assert fake.calls.count("cuMemcpyDtoHAsync") == 1
+
+
+def test_moved_bytes_are_told_once(fake, monkeypatch):
+    monkeypatch.setattr(launching, "_warned", False)
+    compute(fake)
+    kernel, x = saxpy_kernel(), np.ones(10, np.float32)
+    with pytest.warns(LaunchWarning, match=r"`saxpy` moved 160 bytes") as found:
+        kernel[1, 32](2.0, x, x.copy(), np.ones(10, np.float32))  # three in, one back
+        kernel[1, 32](2.0, x, x.copy(), np.ones(10, np.float32))
+    assert len(found) == 1
+
+
+def test_overlapping_arrays_overlap_on_the_device(fake):
+    seen = compute(fake)
+    x = np.arange(12, dtype=np.float32)
+    saxpy_kernel()[1, 32](1.0, x[:8], x[4:], x[2:10])
+    (_, a, b, c, _) = seen[0]
+    assert (b - a, c - a) == (16, 8)
+
+
+def test_strided_output_leaves_the_gaps(fake):
+    def action(parameters):
+        out, n, stride = values(parameters, "qqq")
+        array(out, np.uint8, (n - 1) * stride + 4)[:] = 0
+
+    class Everything(dict):
+        def get(self, key, default=None):
+            return action
+
+    @ruda.jit
+    def clear(out):
+        i = ruda.grid(1)
+        if i < out.size:
+            out[i] = 0
+
+    fake.kernels = Everything()
+    whole = np.ones(10, np.float32)
+    clear[1, 32](whole[1::3])
+    assert np.array_equal(whole, [1, 0, 1, 1, 0, 1, 1, 0, 1, 1])
+
+
+def test_device_arrays_take_the_fast_way(fake):
+    compute(fake)
+    kernel = saxpy_kernel()
+    x = ruda.to_device(np.arange(5, dtype=np.float32))
+    out = ruda.device_array_like(x)
+    for _ in range(3):
+        kernel[1, 32](2.0, x, x, out)
+    assert np.array_equal(out.copy_to_host(), 3 * np.arange(5, dtype=np.float32))
+    fake.calls.clear()
+    kernel[1, 32](2.0, x, x, out)
+    assert fake.calls == ["cuLaunchKernel"]
+
+
+def test_fast_way_gives_other_types_back(fake):
+    compute(fake)
+    kernel = saxpy_kernel()
+    x = ruda.to_device(np.arange(5, dtype=np.float32))
+    for _ in range(2):
+        kernel[1, 32](2.0, x, x, x)
+    with pytest.raises(ruda.errors.KernelNameError, match="no attribute `size`"):
+        kernel[1, 32](2.0, x, x, "x")
+    with pytest.raises(LaunchTypeError, match="takes 4 arguments"):
+        kernel[1, 32](2.0, x, x)
+    y = ruda.to_device(np.arange(5, dtype=np.float64))
+    kernel[1, 32](2.0, y, y, y)
+    assert len({id(s) for group in kernel._specialisations.values() for s in group}) == 2
+
+
+def test_python_integers_must_fit(fake):
+    @ruda.jit
+    def fill(out, value):
+        out[ruda.grid(1)] = value
+
+    x = ruda.to_device(np.zeros(4, np.int8))
+    for _ in range(2):
+        fill[1, 4](x, 100)
+        with pytest.raises(OverflowError):
+            fill[1, 4](x, 200)
+    with pytest.raises(OverflowError):
+        fill[1, 4](x, 1 << 70)
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "text"),
+    [
+        ((1, 65536), 32, "has 65536 on axis y; cuda:0 has at most 65535"),
+        (1, (1, 1, 128), "has 128 on axis z; cuda:0 has at most 64"),
+    ],
+)
+def test_limits_of_shapes(fake, grid, block, text):
+    x = ruda.to_device(np.zeros(4, np.float32))
+    with pytest.raises(LaunchValueError, match=text):
+        saxpy_kernel()[grid, block](1.0, x, x, x)
+
+
+def test_limits_of_registers_and_shared_memory(fake):
+    x = ruda.to_device(np.zeros(4, np.float32))
+    fake.function["MAX_THREADS_PER_BLOCK"] = 512
+    with pytest.raises(LaunchValueError, match=r"needs 32 registers .* 512 threads"):
+        saxpy_kernel()[1, 1024](1.0, x, x, x)
+    with pytest.raises(LaunchValueError, match="300000 bytes of dynamic"):
+        saxpy_kernel()[1, 32, 0, 300000](1.0, x, x, x)
+    saxpy_kernel()[1, 32, 0, 100000](1.0, x, x, x)
+    assert fake.function["MAX_DYNAMIC_SHARED_SIZE_BYTES"] == 100000
+
+
+def test_error_names_kernel_and_line(fake):
+    kernel, x = saxpy_kernel(), ruda.to_device(np.zeros(4, np.float32))
+    for _ in range(2):
+        kernel[1, 32](1.0, x, x, x)  # here
+    fake.codes["cuCtxSynchronize"] = [Code.CUDA_ERROR_ILLEGAL_ADDRESS]
+    with pytest.raises(DeviceError, match="ILLEGAL_ADDRESS") as found:
+        ruda.synchronize()
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    here = 1 + next(k for k, line in enumerate(lines) if "# here" in line)
+    assert any(f"`saxpy` launched at {__file__}, line {here}" in n for n in found.value.__notes__)
+    with pytest.raises(DeviceError, match="is lost"):
+        ruda.to_device(np.zeros(4, np.float32))
+    with pytest.raises(DeviceError, match="is lost"):
+        ruda.synchronize()
+
+
+def test_new_thread_gets_the_context(fake):
+    kernel, x = saxpy_kernel(), ruda.to_device(np.zeros(4, np.float32))
+    for _ in range(2):
+        kernel[1, 32](1.0, x, x, x)
+    fake.codes["cuLaunchKernel"] = [Code.CUDA_ERROR_INVALID_CONTEXT]
+    before = len(fake.launches)
+    thread = threading.Thread(target=lambda: kernel[1, 32](1.0, x, x, x))
+    thread.start()
+    thread.join()
+    assert len(fake.launches) == before + 1
+
+
+def test_memory_is_reused_and_given_back(fake):
+    pool = driver.gpu("cuda:0").pool
+    x = ruda.device_array(1000, np.float32)
+    address = x.pointer
+    del x
+    gc.collect()
+    y = ruda.device_array(1000, np.float32)
+    assert y.pointer == address
+    assert pool.statistics()["reused"] == 1
+    del y
+    gc.collect()
+    backends.get("cuda").empty_cache("cuda:0")
+    assert fake.used == 0 and pool.statistics()["cached"] == 0
+
+
+def test_out_of_memory_reclaims_then_tells(fake):
+    big = ruda.device_array(3 << 28, np.uint8)
+    del big
+    gc.collect()
+    other = ruda.device_array(5 << 27, np.uint8)  # fits only when the first is given back
+    with pytest.raises(OutOfMemoryError, match="1,000,000,000 bytes asked for, 671,088,640 held"):
+        ruda.device_array(1_000_000_000, np.uint8)
+    assert other.size == 5 << 27
+
+
+def test_memory_limit(fake):
+    with ruda.config(memory_limit=1 << 20):
+        x = ruda.device_array(1 << 19, np.uint8)
+        with pytest.raises(OutOfMemoryError, match=r"at most 1,048,576 \(memory_limit\)"):
+            ruda.device_array(1 << 20, np.uint8)
+        del x
+
+
+def test_block_used_in_another_stream_waits_for_it(fake):
+    kernel, x = saxpy_kernel(), ruda.to_device(np.zeros(4, np.float32))
+    stream = ruda.stream()
+    kernel[1, 32, stream](1.0, x, x, x)
+    assert fake.launches[-1]["stream"] == stream.handle
+    pool, address = driver.gpu("cuda:0").pool, x.pointer
+    fake.codes["cuEventQuery"] = [Code.CUDA_ERROR_NOT_READY]
+    del x
+    gc.collect()
+    assert ruda.device_array(4, np.float32).pointer != address
+    assert not pool.waiting or fake.codes["cuEventQuery"] == []
+    y = [ruda.device_array(4, np.float32) for _ in range(3)]
+    assert address in [a.pointer for a in y]
+
+
+def test_fork_is_told(fake, monkeypatch):
+    x = ruda.to_device(np.zeros(4, np.float32))
+    monkeypatch.setattr(driver, "_forked", True)
+    fake.codes["cuCtxSynchronize"] = [Code.CUDA_ERROR_NOT_INITIALIZED]
+    with pytest.raises(DeviceError, match="forked"):
+        ruda.synchronize()
+    assert x.size == 4
+
+
+def test_streams_and_events(fake):
+    stream, start, end = ruda.stream(), ruda.event(), ruda.event()
+    with pytest.raises(DeviceError, match="only after"):
+        start.elapsed_time(end)
+    start.record(stream)
+    end.record(stream)
+    end.wait(stream)
+    assert start.elapsed_time(end) == 1.5
+    with stream.auto_synchronize():
+        d = ruda.to_device([1, 2, 3], stream=stream)
+    assert d.copy_to_host(stream=stream).tolist() == [1, 2, 3]
+    ruda.default_stream().synchronize()
+    assert "cuStreamSynchronize" in fake.calls
+
+
+def test_device_is_listed_with_its_limits(fake):
+    (info,) = [d for d in ruda.devices() if d.name.startswith("cuda")]
+    assert (info.name, info.description, info.kind) == ("cuda:0", "Fake GPU", "hardware")
+    assert info.properties["compute_capability"] == "9.0"
+    with pytest.raises(ruda.errors.DeviceNotFoundError, match="cuda:1"):
+        ruda.select_device("cuda:1")
+
+
+def test_scalars_of_every_kind(fake):
+    seen = []
+
+    class Everything(dict):
+        def get(self, key, default=None):
+            return lambda parameters: seen.append(values(parameters, "qBHffddbQ"))
+
+    @ruda.jit
+    def keep(out, b, h, c, z, i, u):
+        if b:
+            out[0] = h + c.real + c.imag + z.real + z.imag + i + u
+
+    fake.kernels = Everything()
+    out = ruda.to_device(np.zeros(1, np.float64))
+    arguments = (np.float16(1.5), np.complex64(2 + 3j), 4 + 5j, np.int8(-3), np.uint64(1 << 63))
+    for _ in range(2):
+        keep[1, 1](out, True, *arguments)
+    assert seen[0][1:] == seen[1][1:]
+    assert seen[0][1:3] == [1, int(np.float16(1.5).view(np.uint16))]
+    assert seen[0][-2:] == [-3, 1 << 63]
