@@ -298,7 +298,7 @@ class Vectorized:
         else:
             fortran = all(_is_fortran(a) for a in arrays) and bool(arrays)
             result = empty(shape, dtype.numpy, device, "F" if fortran else "C")
-        if math.prod(shape):
+        if result.size:
             self._launch(values, casts, dtype, result, device, stream)
         return result if out is not None or result.ndim or device else result[()]
 
@@ -337,10 +337,19 @@ class Vectorized:
                 values[k] = v.copy()
         indexed = [k for k, v in enumerate(values) if is_array(v)]
         operands = [*(values[k] for k in indexed), out]
+        axes: list[tuple[int, ...] | None] = [None] * len(values)
+        if all(_is_whole(a, out.shape) for a in operands):  # the usual case, in a hurry
+            for k in indexed:
+                axes[k] = (0,)
+                values[k] = values[k].reshape(-1)
+                values[k].flags.writeable = False  # as `strided` does: one specialisation for both
+            kernel = self._kernel(1, tuple(axes), casts, dtype)
+            block = max(1, min(self.max_blocksize, BLOCK))
+            kernel[-(-out.size // block), block, stream](*values, out.reshape(-1))
+            return
         shape, strides = collapse(
             out.shape, [broadcast_strides(a.shape, a.strides, out.shape) for a in operands]
         )
-        axes: list[tuple[int, ...] | None] = [None] * len(values)
         for k, steps in zip(indexed, strides, strict=False):
             # An operand has only the axes along which it moves: rows and columns stay contiguous.
             own = tuple(i for i, s in enumerate(steps) if s) or (0,)
@@ -386,6 +395,10 @@ class Vectorized:
                 f"a ruda.vectorize function has no `{name}`: use @ruda.reduce, or NumPy's"
             )
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+
+def _is_whole(array: Any, shape: Shape) -> bool:
+    return type(array) is np.ndarray and array.shape == shape and array.flags.c_contiguous
 
 
 def _is_fortran(array: Any) -> bool:
