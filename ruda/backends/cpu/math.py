@@ -129,7 +129,11 @@ FUNCTIONS: dict[str, Row] = {
 
 
 def external_symbols(name: str, dtype: str) -> tuple[str, ...]:
-    """The C functions that the code of a function may call."""
+    """The C functions that the code of a function may call.
+
+    On an x86 processor without FMA or SSE4.1 (before 2013) LLVM also calls fma, floor, ceil, trunc
+    and rint, and nothing vectorises.
+    """
     library = FUNCTIONS[name].library
     if library is None or dtype not in FLOATS:
         return ()
