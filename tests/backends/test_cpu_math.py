@@ -111,7 +111,7 @@ def test_error_of_float32_over_a_61st_of_all_numbers(name):
 
 
 @pytest.mark.parametrize(("name", "dtype"), CASES if LONG else [])
-@pytest.mark.parametrize("seed", range(3, 6))
+@pytest.mark.parametrize("seed", range(7, 9))
 def test_error_is_within_a_tenth_of_the_bound_on_new_samples(name, dtype, seed):
     error, where = accuracy.measure(name, dtype, 300_000, seed)
     assert error <= ULP[name][dtype] + 0.1, where
