@@ -14,6 +14,7 @@ from typing import Any
 
 from ruda.backends.base import Binary, DeviceInfo, HostMemory, Launch, Source
 from ruda.errors import LaunchError, LaunchWarning, Place
+from ruda.jit.frontend.translator import too_deep
 from ruda.jit.interpret import Interpreter
 from ruda.jit.ir import Function
 from ruda.jit.schedule import Run
@@ -69,7 +70,10 @@ class Sim(HostMemory):
             raise LaunchError(f"kernel `{function.name}` is made for blocks of {function.block}")
 
         def run(*arguments: Any) -> None:
-            found = interpreter.run(launch.grid, launch.block, arguments, launch.shared_bytes)
+            try:
+                found = interpreter.run(launch.grid, launch.block, arguments, launch.shared_bytes)
+            except RecursionError:
+                raise too_deep(function.name, function.place) from None
             watched = self.watch.get()
             if watched is not None:
                 watched.append(found)

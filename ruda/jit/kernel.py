@@ -14,7 +14,7 @@ import pickle
 import threading
 import time
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, overload
 
@@ -23,7 +23,13 @@ import numpy as np
 from ruda import backends
 from ruda.backends.base import Binary, DeviceArray, Launch, Stream
 from ruda.dtypes import DType
-from ruda.errors import NOWHERE, KernelError, LaunchTypeError, LaunchValueError
+from ruda.errors import (
+    NOWHERE,
+    KernelError,
+    LaunchTypeError,
+    LaunchValueError,
+    VerifyError,
+)
 from ruda.jit import language, sources
 from ruda.jit.types import (
     ArrayType,
@@ -349,17 +355,38 @@ class Kernel(Generic[P]):
                 argument_types, block=block, needs_block=needs_block
             )
             if settings.debug >= 1 or settings.verify:
-                verify.verify(function)
+                with self._our_errors(function):
+                    verify.verify(function)
             start = time.perf_counter()
             target = backend.target(device)
             made = Specialisation(argument_types, device, function, captures)
-            made.binary = self._cached(made, backend, target)
-            made.module = backend.load(made.binary, function, device)
+            with self._our_errors(function):
+                made.binary = self._cached(made, backend, target)
+                made.module = backend.load(made.binary, function, device)
             if settings.debug:
                 self._show(made, backend, target, time.perf_counter() - start)
             known = self._specialisations.get(key, ())
             self._specialisations[key] = (made, *known)[:MAX_VARIANTS]
             return made
+
+    @contextlib.contextmanager
+    def _our_errors(self, function: Function) -> Iterator[None]:
+        """What Python or a compiler says of emitted code becomes an error about the kernel."""
+        try:
+            yield
+        except KernelError:
+            raise
+        except (RecursionError, SyntaxError, MemoryError):
+            from ruda.jit.frontend.translator import too_deep
+
+            raise too_deep(self.__name__, function.place) from None
+        except Exception as error:
+            if not type(error).__module__.startswith(("numba.", "llvmlite.")):
+                raise
+            raise VerifyError(
+                f"`{self.__name__}` became code that the compiler refuses; "
+                f"please report it: {type(error).__name__}: {error}"
+            ) from error
 
     def _show(self, made: Specialisation, backend: Any, target: Any, seconds: float) -> None:
         """What RUDA_DEBUG wants to see of a new specialisation."""

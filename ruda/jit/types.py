@@ -299,7 +299,10 @@ def _element(dtype: np.dtype[Any], name: str, what: str) -> ElementType:
         return _known_element(dtype)
     except DTypeError:
         hint = ""
-        if dtype.kind in "OSUV":
+        fields = [f[0] for f in dtype.fields.values()] if dtype.fields else []
+        if any(not f.isnative for f in fields):
+            hint = "; pass `x.astype(x.dtype.newbyteorder('='))`"
+        elif dtype.kind in "OSUV":
             hint = "; kernels compute with numbers: encode it, for example by np.unique"
         elif dtype.kind in "mM":
             hint = "; pass `x.view(np.int64)`"

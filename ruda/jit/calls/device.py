@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -74,6 +75,7 @@ def new_array(c: Call, space: str) -> Value:
     if any(e < 0 for e in extents):
         raise KernelValueError(f"a shape cannot be negative: {extents}", c.place)
     dynamic = space == "shared" and extents == (0,)
+    check_size(c, space, math.prod(extents) * dtype.itemsize)
     name = target_name(c)
     array = ir.Array(
         c.t.unique(name), dtype, len(extents), space, "C", None if dynamic else extents, dynamic
@@ -81,6 +83,25 @@ def new_array(c: Call, space: str) -> Value:
     c.t.arrays[array.name] = array
     c.t.emit(ir.Declare(array, place=c.place))
     return whole(array)
+
+
+# Bytes that one kernel may declare: more than any device has, far less than an address holds.
+LIMITS = {"shared": 1 << 20, "local": 1 << 30}
+
+
+def check_size(c: Call, space: str, more: int) -> None:
+    """Refuse arrays that no device has room for, with both numbers."""
+    used = sum(
+        math.prod(a.shape) * a.dtype.itemsize
+        for a in c.t.arrays.values()
+        if a.space == space and a.shape is not None
+    )
+    if used + more > LIMITS[space]:
+        raise KernelValueError(
+            f"the {space} arrays of this kernel need {used + more} bytes; "
+            f"{LIMITS[space]} are possible",
+            c.place,
+        )
 
 
 def target_name(c: Call) -> str:

@@ -264,6 +264,16 @@ class Translator(Statements):
         return out
 
 
+def too_deep(name: str, place: Place) -> UnsupportedError:
+    """What is said of a kernel that Python's own limits cannot hold."""
+    return UnsupportedError(
+        f"`{name}` is nested too deeply to be compiled",
+        place,
+        hint="split the expression, the chain of `elif` or the nest of loops into statements "
+        "or device functions",
+    )
+
+
 def translate(
     function: types.FunctionType, argument_types: Sequence[Type], options: Options | None = None
 ) -> Translation:
@@ -274,6 +284,8 @@ def translate(
         if ir.has_barrier(translation.function.body):
             check_barriers(translation.function)  # the same verdict on every device
         return translation
+    except RecursionError:
+        raise too_deep(function.__name__, translator.where) from None
     except KernelError as error:
         shown = ", ".join(map(str, argument_types))
         error.add_note(f"while translating kernel `{function.__name__}` with ({shown})")
