@@ -35,6 +35,10 @@ def rows() -> list[tuple[str, str, list[str]]]:
 def verdict(patterns: list[str], device: str, outcomes: dict[str, str]) -> tuple[str, int]:
     """What the tests of a feature say about a device, and how many there are."""
     found: list[str] = []
+    patterns = [p.removeprefix(f"{device}:") for p in patterns if ":" not in p.split("::")[0]
+                or p.startswith(f"{device}:")]  # fmt: skip
+    if not patterns:
+        return "—", 0
     for name, outcome in outcomes.items():
         kernel = KERNEL.search(name)
         if kernel:
@@ -45,6 +49,7 @@ def verdict(patterns: list[str], device: str, outcomes: dict[str, str]) -> tuple
         elsewhere = any(d in parameters for d in DEVICES) and device not in parameters
         if not elsewhere and any(fnmatch.fnmatch(name, p) for p in patterns):
             found.append(outcome)
+    found = [o for o in found if o != "skipped"]  # a skipped test shows nothing
     if not found:
         return "missing", 0
     return ("works" if all(o == "passed" for o in found) else "fails"), len(found)
@@ -55,7 +60,8 @@ def page(outcomes: dict[str, str]) -> str:
         "<!-- Written by `python -m docs.status` from a test run; see docs/features.txt. -->",
         "# What works where",
         "",
-        "Each promised feature by device, with its tests. *missing*: no test shows it.",
+        "Each promised feature by device, with its tests. *missing*: no test shows it; "
+        "—: not that device's business.",
     ]
     last = ""
     for section, feature, patterns in rows():

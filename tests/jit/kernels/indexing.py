@@ -266,7 +266,23 @@ two_d = {
     "sizes": (0, 1, 7, 20),
 }
 
+
+@ruda.jit
+def negative_indices_of_a_run(x, out):
+    for k in range(x.size):  # by one thread: a wrapped thread index would be warned of
+        back = k - x.size
+        out[-1 - k] = x[back] + x[back // 2]
+
+
 CASES = [
+    Case(
+        negative_indices_of_a_run,
+        lambda rng, n: (normal(rng, n), Out(n)),
+        lambda x: (x + x[(np.arange(x.size) - x.size) // 2])[::-1],
+        grid=1,
+        block=1,
+        sizes=(0, 1, 7, 200),
+    ),
     Case(
         grid_1d_by_hand,
         lambda rng, n: (InOut(np.full(n, -1)),),
