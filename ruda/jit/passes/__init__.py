@@ -18,6 +18,7 @@ from ruda.jit.passes.indices import expand, simplify
 from ruda.jit.passes.jumps import structure_jumps
 from ruda.jit.passes.phases import has_phases, split_phases
 from ruda.jit.passes.predicate import predicate
+from ruda.jit.passes.strides import share_rounds
 from ruda.jit.passes.uniformity import check_barriers
 from ruda.jit.passes.wraps import remove_wraps
 
@@ -35,7 +36,8 @@ def spread(function: Function) -> Function:
 
 def in_blocks(function: Function) -> Function:
     """Loops over blocks and threads."""
-    return loop_over_blocks(split_barriers(expand(structure_jumps(function))))
+    together = share_rounds(expand(structure_jumps(function)))
+    return loop_over_blocks(split_barriers(together))
 
 
 def meet(function: Function) -> Function:

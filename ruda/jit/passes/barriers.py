@@ -619,6 +619,11 @@ class _Splitter:
         first = [Assign(v, self.recomputed[v]) for v in needed]
         if copies:
             body = _use_copies(body, copies, self.thread_indices())
+        match body:
+            case (If(condition, then, ()) as guard,) if not any(
+                isinstance(e, Read) and e.variable in slots for e in ir.walk(condition)
+            ):  # a thread that does nothing leaves its slots alone: the guard can become a bound
+                return Region((*first, replace(guard, then=(*head, *then, *tail))))
         return Region((*first, *head, *body, *tail))
 
     # ---- thread loops
