@@ -137,10 +137,10 @@ class Scalars(State):
         if isinstance(e, ir.Const):
             return self.constant(e.value, have, dtype, e.place)
         if have.weak and have is not INDEX:
+            if dtype.weak and dtype is not INDEX:  # still of the host, until something needs it
+                return ir.Cast(e, dtype, place=e.place)
             if self.is_host(e):
                 return self.host_scalar(e, dtype)
-            if dtype.weak and dtype is not INDEX:
-                return ir.Cast(e, dtype, place=e.place)
             if have is not dtypes.weak_int and dtype.is_inexact and isinstance(e, ir.Op):
                 if not (have.kind == "complex" and dtype.kind != "complex"):
                     operands = tuple(self.coerce(o, dtype) for o in e.operands)

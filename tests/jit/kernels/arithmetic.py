@@ -382,6 +382,13 @@ def weak_scalars_take_the_arrays_dtype(a, k, x, out):
         out[i] = (x[i] + a) * k
 
 
+@ruda.jit
+def weak_arguments_are_computed_in_double(n, dt, x, out):
+    i = ruda.grid(1)
+    if i < out.size:
+        out[i] = x[i] * (dt / n) + (n / 3 - dt * n)
+
+
 CASES = [
     Case(
         saxpy,
@@ -569,5 +576,14 @@ CASES = [
         weak_scalars_take_the_arrays_dtype,
         lambda rng, n: (0.1, 3, normal(rng, n), Out(n, np.float64)),
         lambda a, k, x: ((x + np.float32(a)) * np.float32(k)).astype(np.float64),
+    ),
+    Case(
+        weak_arguments_are_computed_in_double,
+        lambda rng, n: (16777217, 0.1, normal(rng, n), Out(n)),
+        lambda n, dt, x: Near(
+            x * np.float32(dt / n) + np.float32(n / 3 - dt * n),
+            np.abs(x) + np.float32(dt * n),
+        ),
+        ulps=1,
     ),
 ]
