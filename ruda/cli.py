@@ -180,22 +180,36 @@ def _size(bytes: float) -> str:
 
 def compile_command(chosen: argparse.Namespace) -> None:
     """Print the source that a kernel becomes."""
-    file, colon, kernel = chosen.kernel.rpartition(":")
+    compiled = _load("ruda.jit.tools", "compile_command")
+    print(compiled(*_kernel(chosen.kernel), target=chosen.target, **_specialisation(chosen)))
+
+
+def export_command(chosen: argparse.Namespace) -> None:
+    """Write a kernel as a web page."""
+    export = _load("ruda.backends.wgpu.export", "export_command")
+    for path in export(*_kernel(chosen.kernel), output=chosen.output, **_specialisation(chosen)):
+        print(path)
+    print(f"to see it: python -m http.server --bind 127.0.0.1 --directory {chosen.output}")
+
+
+def _kernel(text: str) -> tuple[str, str]:
+    """File and name of `FILE:KERNEL`."""
+    file, colon, kernel = text.rpartition(":")
     if not colon or not file or not kernel:
-        raise UsageError(f"{chosen.kernel!r} is not FILE:KERNEL, such as train.py:saxpy")
+        raise UsageError(f"{text!r} is not FILE:KERNEL, such as train.py:saxpy")
     if not os.path.isfile(file):
         raise UsageError(f"there is no file {file}")
-    print(
-        _load("ruda.jit.tools", "compile_command")(
-            file,
-            kernel,
-            target=chosen.target,
-            types=chosen.types,
-            block=_block(chosen.block),
-            constexpr=_constexpr(chosen.constexpr),
-            shared=chosen.shared,
-        )
-    )
+    return file, kernel
+
+
+def _specialisation(chosen: argparse.Namespace) -> dict[str, Any]:
+    """What the options say of types, block and constants."""
+    return {
+        "types": chosen.types,
+        "block": _block(chosen.block),
+        "constexpr": _constexpr(chosen.constexpr),
+        "shared": chosen.shared,
+    }
 
 
 def _block(text: str) -> tuple[int, ...]:
@@ -240,6 +254,13 @@ def demo(chosen: argparse.Namespace) -> int | None:
     return result
 
 
+SPECIALISATION = (
+    Argument("--types", 'types of the arguments, such as "f32[:, :], i32"', {"default": None}),
+    Argument("--block", "threads of a block, such as 256 or 16,16", {"default": "256"}),
+    Argument("--constexpr", "a compile-time parameter; may be repeated",
+             {"action": "append", "default": [], "metavar": "NAME=VALUE"}),
+    Argument("--shared", "bytes of dynamic shared memory", {"type": int, "default": 0}),
+)  # fmt: skip
 COMMANDS = (
     Command("demo", demo, "run kernels on a photograph, on every device present", (
         Argument("photo", "an image file; default: one that comes with scikit-learn",
@@ -251,11 +272,13 @@ COMMANDS = (
     Command("compile", compile_command, "print what a kernel becomes for a target", (
         Argument("kernel", "the kernel, such as train.py:saxpy", {"metavar": "FILE:KERNEL"}),
         Argument("--target", "cpu, cuda, wgpu, ...; default cpu", {"default": "cpu"}),
-        Argument("--types", 'types of the arguments, such as "f32[:, :], i32"', {"default": None}),
-        Argument("--block", "threads of a block, such as 256 or 16,16", {"default": "256"}),
-        Argument("--constexpr", "a compile-time parameter; may be repeated",
-                 {"action": "append", "default": [], "metavar": "NAME=VALUE"}),
-        Argument("--shared", "bytes of dynamic shared memory", {"type": int, "default": 0}),
+        *SPECIALISATION,
+    )),
+    Command("export", export_command, "write a kernel as a web page that runs it on WebGPU", (
+        Argument("kernel", "the kernel, such as train.py:saxpy", {"metavar": "FILE:KERNEL"}),
+        *SPECIALISATION,
+        Argument("-o", "the folder to write; default web",
+                 {"dest": "output", "default": "web", "metavar": "DIR"}),
     )),
     Command("cache", cache_command, "look at the disk cache of compiled kernels, or empty it", (
         Argument("action", "list, clear or path", {"choices": ("list", "clear", "path")}),

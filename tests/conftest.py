@@ -2,7 +2,8 @@
 
 `RUDA_TEST_DEVICES=sim,cpu` says on which devices every test with a parameter
 `device` runs. A device named there that is absent makes its tests fail: nothing is skipped.
-`-m cuda` runs them on `cuda`, and what needs an NVIDIA GPU besides.
+`-m cuda` runs them on `cuda`, and what needs an NVIDIA GPU besides; `-m browser` what needs
+Chromium.
 `RUDA_LONG_TESTS=1` looks for new random programs instead of repeating the same few.
 """
 
@@ -43,26 +44,29 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("long" if os.environ.get("RUDA_LONG_TESTS") == "1" else "ci")
 
 
-def wants_cuda(config: pytest.Config) -> bool:
-    """Whether `-m cuda` asked for a GPU: then it must be there."""
-    return "cuda" in config.option.markexpr.replace("not cuda", "")
+ASKED_FOR = ("cuda", "browser")  # markers whose tests run where `-m` names them, alone
+
+
+def wants(config: pytest.Config, marker: str) -> bool:
+    """Whether `-m` asked for a GPU, or a browser: then it must be there."""
+    return marker in config.option.markexpr.replace(f"not {marker}", "")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "device" in metafunc.fixturenames:
         devices: list[object] = list(DEVICES)
-        if wants_cuda(metafunc.config) and "cuda" not in devices:
+        if wants(metafunc.config, "cuda") and "cuda" not in devices:
             devices.append(pytest.param("cuda", marks=pytest.mark.cuda))
         metafunc.parametrize("device", devices)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of a GPU run where they are asked for alone."""
-    if not wants_cuda(config):
-        with_gpu = [item for item in items if item.get_closest_marker("cuda")]
-        if with_gpu:
-            config.hook.pytest_deselected(items=with_gpu)
-            items[:] = [item for item in items if not item.get_closest_marker("cuda")]
+    """Leave out what needs a machine that was not asked for."""
+    for marker in ASKED_FOR:
+        left = [item for item in items if item.get_closest_marker(marker)]
+        if left and not wants(config, marker):
+            config.hook.pytest_deselected(items=left)
+            items[:] = [item for item in items if not item.get_closest_marker(marker)]
 
 
 @pytest.fixture

@@ -460,6 +460,16 @@ def compile_command(
     shared: int = 0,
 ) -> str:
     """The text that a kernel of a file becomes, for the command `ruda compile`."""
+    found = kernel_of(file, kernel)
+    try:
+        specs = split_types(types or "")
+        return source(found, target, specs, block=block, constexpr=constexpr, shared=shared)
+    except DTypeError as error:
+        raise UsageError(f"--types {types}: {error}") from None
+
+
+def kernel_of(file: str, kernel: str) -> Kernel[Any]:
+    """The kernel of that name in a Python file."""
     found: Any = _imported(file)
     for part in kernel.split("."):
         if not hasattr(found, part):
@@ -470,11 +480,7 @@ def compile_command(
         found = getattr(found, part)
     if not isinstance(found, Kernel):
         raise UsageError(f"{kernel!r} of {file} is {type(found).__name__}, not a kernel")
-    try:
-        specs = split_types(types or "")
-        return source(found, target, specs, block=block, constexpr=constexpr, shared=shared)
-    except DTypeError as error:
-        raise UsageError(f"--types {types}: {error}") from None
+    return found
 
 
 def _imported(file: str) -> Any:
