@@ -33,6 +33,11 @@ PORTABLE: dict[str, Any] = {
 }  # fmt: skip
 
 
+def browser(caps: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An adapter's properties without what a browser does not let through."""
+    return {**caps, "dialect": "tint", "int64": False, "float64": False, "int64_atomics": False}
+
+
 @functools.cache
 def runtime() -> Any:
     """The module `wgpu`; DeviceNotFoundError tells what to install."""
@@ -88,7 +93,7 @@ def caps(adapter: Any) -> Mapping[str, Any]:
         "driver": info["description"],
         "dialect": "naga",
         "int64": "shader-int64" in features,
-        "float64": "shader-f64" in features,
+        "float64": {"shader-f64", "shader-int64"} <= set(features),  # its bits are an integer's
         "int64_atomics": "shader-int64-atomic-all-ops" in features,
         "max_buffers": limits["max-storage-buffers-per-shader-stage"],
         "max_binding": limits["max-storage-buffer-binding-size"],

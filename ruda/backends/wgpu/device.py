@@ -7,7 +7,7 @@ import math
 import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from ruda.backends.base import (
     Stream,
 )
 from ruda.backends.wgpu import adapter as adapters
+from ruda.backends.wgpu.widths import Widths, spans, start_of
 from ruda.errors import (
     DeviceError,
     DeviceNotFoundError,
@@ -37,10 +38,9 @@ from ruda.errors import (
 from ruda.jit.ir import Array, Function, Variable
 from ruda.settings import settings
 
-NARROW = 1 << 31
 FORMAT = {
     "u32": "I", "i32": "i", "f32": "f", "i64": "q", "u64": "Q", "f64": "d", "c64": "ff",
-    "c128": "dd", "bool": "I",
+    "c128": "dd", "bool": "I", "I64": "q", "U64": "Q",
 }  # fmt: skip
 MAX_GROUPS = 64  # bind groups that a pipeline keeps
 
@@ -249,6 +249,7 @@ class Module:
             (k, p) for k, p in enumerate(self.function.parameters) if isinstance(p, Array)
         ]
         self.scalars = any(isinstance(p, Variable) for p in self.function.parameters)
+        self.widths = Widths(self.lowered)
 
     def plain(self) -> Source:
         """The text that a simple launch uses."""
@@ -258,20 +259,14 @@ class Module:
 
     def form(self, variant: Any) -> Form:
         """The form for a variant, or its wide one if indices do not fit 31 bits."""
-        from dataclasses import replace
-
         from ruda.backends.wgpu.emit import NeedsWide, emit
 
         found = self.forms.get(variant)
         if found is None:
             try:
                 source = emit(self.lowered, self.sites, self.target, variant)
-            except NeedsWide as why:
-                if variant.wide or not self.target["int64"]:
-                    raise UnsupportedError(
-                        f"{why}, and {self.target['adapter']!r} has no 64-bit integers",
-                        self.function.place,
-                    ) from None
+            except NeedsWide:
+                assert not variant.wide
                 found = self.forms[variant] = self.form(replace(variant, wide=True))
                 return found
             parameters = source.options["parameters"]
@@ -372,21 +367,6 @@ class Memory:
     host: bool
 
 
-def spans(value: Any) -> tuple[int, int]:
-    """First byte and the one behind the last, of a NumPy or a device array."""
-    if isinstance(value, np.ndarray):
-        low, high = np.lib.array_utils.byte_bounds(value)
-        return (low, low) if value.size == 0 else (low, high)
-    offset, nbytes = value._span()
-    return value.storage.address + offset, value.storage.address + offset + nbytes
-
-
-def start_of(value: Any) -> int:
-    if isinstance(value, np.ndarray):
-        return int(value.__array_interface__["data"][0])
-    return int(value.storage.address + value.offset)
-
-
 def memories(module: Module, arguments: Sequence[Any]) -> list[Memory]:
     """The arrays of a launch, those that overlap together."""
     found: list[Memory] = []
@@ -437,8 +417,9 @@ def execute(module: Module, launch: Launch, arguments: Sequence[Any]) -> None:
     groups = memories(module, arguments)
     number = {k: g for g, m in enumerate(groups) for k in m.members}
     fold, counts = fold_grid(module, launch)
-    wide = is_wide(module, launch, arguments, scalars)
-    variant = Variant(tuple(number[k] for k, _ in module.arrays), wide, fold)
+    wide = module.widths.is_wide(launch, arguments, scalars)
+    bound = tuple(number[k] for k, _ in module.arrays)
+    variant = Variant(bound, wide, fold, settings.missing, settings.wgpu_dialect)
     form = module.form(variant)
     options = form.source.options
     with queue.lock:
@@ -577,25 +558,6 @@ def fold_grid(module: Module, launch: Launch) -> tuple[bool, tuple[int, int, int
     return True, (columns, rows, 1)
 
 
-def is_wide(
-    module: Module, launch: Launch, arguments: Sequence[Any], scalars: Mapping[str, Any]
-) -> bool:
-    """Whether some index may not fit 31 bits; an error if the adapter has no wider ones."""
-    big = any(g * b >= NARROW for g, b in zip(launch.grid, launch.block, strict=True))
-    for k, _ in module.arrays:
-        low, high = spans(arguments[k])
-        big = big or high - low >= NARROW
-    for p in (*module.function.parameters, *(s.variable for s in module.function.prologue)):
-        if isinstance(p, Variable) and p.dtype.name in ("index", "weak_int"):
-            big = big or not -NARROW <= int(scalars[p.name]) < NARROW
-    if big and not module.target["int64"]:
-        raise LaunchValueError(
-            f"`{module.function.name}`: this launch needs 64-bit indices, which "
-            f"{module.target['adapter']!r} lacks"
-        )
-    return big
-
-
 def block_values(
     parameters: Sequence[Any],
     launch: Launch,
@@ -622,7 +584,11 @@ def block_values(
             case ("extent", k, axis):
                 out.append(arguments[k].shape[axis])
             case ("stride", k, axis):
-                out.append(arguments[k].strides[axis] // p.unit if arguments[k].size else 0)
+                a = arguments[k]  # the stride of an axis of one element is anything, and unused
+                far = a.size == 0 or (p.only_address and a.shape[axis] == 1)
+                out.append(0 if far else a.strides[axis] // p.unit)
+                if p.kind == "u32":  # an address: only its low word counts
+                    out[-1] &= 0xFFFFFFFF
             case ("scalar", name):
                 value = scalars[name]
                 if p.kind in ("c64", "c128"):

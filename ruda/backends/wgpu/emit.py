@@ -7,7 +7,8 @@ not aligned. Stores of less than a word, and atomics, need a binding of atomics.
 
 User names are prefixed, so that none can be a word of WGSL. Numbers are held as WGSL has them:
 8- and 16-bit integers in 32 bits, 16-bit floats in f32 (rounded after every operation), complex
-numbers in vec2. Indices are i32 in the narrow form of a kernel and i64 in the wide one.
+numbers in vec2. Indices are i32 in the narrow form of a kernel and i64 in the wide one. Where an
+adapter has no 64-bit integers, `wide` has functions for pairs of words: kinds "I64" and "U64".
 
 A text is made for a `Variant`: which arguments share memory, how wide indices are, and whether the
 grid is folded into two dimensions because it is longer than a dispatch may be.
@@ -21,8 +22,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ruda import dtypes
 from ruda.backends.base import Site, Source
-from ruda.backends.wgpu import library
+from ruda.backends.wgpu import library, wide
+from ruda.backends.wgpu.adapter import browser
 from ruda.backends.wgpu.formulas import NAMES, Term, literal, product, total
 from ruda.dtypes import DType
 from ruda.errors import NOWHERE, Place, UnsupportedError
@@ -60,6 +63,7 @@ from ruda.jit.ir import (
     Variable,
     While,
 )  # fmt: skip
+from ruda.settings import settings
 
 AXES = "xyz"
 LARGE = 1024  # bytes of a constant array that is written into the text
@@ -70,8 +74,12 @@ HELD = {
     "float16": "f32", "bfloat16": "f32", "float32": "f32", "float64": "f64",
     "weak_float": "f64", "complex64": "c64", "complex128": "c128", "weak_complex": "c128",
 }  # fmt: skip
-WGSL = {"c64": "vec2<f32>", "c128": "vec2<f64>"}
-WORDS = {"i32": 1, "u32": 1, "f32": 1, "i64": 2, "u64": 2, "f64": 2, "c64": 2, "c128": 4, "bool": 1}
+WGSL = {"c64": "vec2<f32>", "c128": "vec2<f64>", "I64": "vec2<u32>", "U64": "vec2<u32>"}
+WORDS = {
+    "i32": 1, "u32": 1, "f32": 1, "i64": 2, "u64": 2, "I64": 2, "U64": 2, "f64": 2, "c64": 2,
+    "c128": 4, "bool": 1,
+}  # fmt: skip
+UNSIGNED = {"i32": "u32", "u32": "u32", "i64": "u64", "u64": "u64", "I64": "U64", "U64": "U64"}
 NEEDS = {"i64": "int64", "u64": "int64", "f64": "float64", "c128": "float64"}
 INFIX = {
     "and": "&", "or": "|", "xor": "^", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
@@ -83,6 +91,10 @@ EXACT16 = {
     "ne", "uniform",
 }  # fmt: skip
 SIGNS = {"add": "+", "sub": "-", "mul": "*"}
+LESS = {  # comparisons of pairs of words, by "less"
+    "lt": "lt_{k}({x}, {y})", "gt": "lt_{k}({y}, {x})", "le": "(!lt_{k}({y}, {x}))",
+    "ge": "(!lt_{k}({x}, {y}))", "eq": "eq_{k}({x}, {y})", "ne": "(!eq_{k}({x}, {y}))",
+}  # fmt: skip
 BUILTIN = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "round"}
 FAST = {
     "exp": "exp", "exp2": "exp2", "log": "log", "log2": "log2", "sin": "sin", "cos": "cos",
@@ -100,11 +112,16 @@ class Variant:
     """What a text is made for, besides the IR.
 
     groups  for each array parameter, the number of its binding: aliased ones share one
+    fold    whether the grid is longer than a dispatch may be
+    missing  the policy for what the adapter lacks: "emulate" makes 64-bit integers of words
+    dialect  "tint": only what every browser has
     """
 
     groups: tuple[int, ...]
     wide: bool = False
     fold: bool = False
+    missing: str = "error"
+    dialect: str = "naga"
 
 
 @dataclass(frozen=True)
@@ -113,13 +130,14 @@ class Parameter:
 
     ("grid", axis), ("blocks",), ("base", k), ("extent", k, axis), ("stride", k, axis),
     ("scalar", name), ("shared",): k counts the kernel's parameters; bases and strides are in
-    units of `unit` bytes.
+    units of `unit` bytes. `only_address`: no value is made of it.
     """
 
     name: str
     kind: str
     source: tuple[Any, ...]
     unit: int = 1
+    only_address: bool = False
 
 
 @dataclass
@@ -157,7 +175,7 @@ class Place_:
 def plain_variant(function: Function) -> Variant:
     """No argument shares memory with another one."""
     count = sum(isinstance(p, Array) for p in function.parameters)
-    return Variant(tuple(range(count)))
+    return Variant(tuple(range(count)), missing=settings.missing, dialect=settings.wgpu_dialect)
 
 
 def emit(
@@ -167,10 +185,8 @@ def emit(
     return Emitter(function, sites, target, variant).source()
 
 
-def kind_of(dtype: DType, wide: bool = False) -> str:
-    if dtype.name in ("index", "weak_int"):
-        return "i64" if wide else "i32"
-    return HELD[dtype.name]
+def kind_of(dtype: DType, index: str = "i32") -> str:
+    return index if dtype.name in ("index", "weak_int") else HELD[dtype.name]
 
 
 def wgsl(kind: str) -> str:
@@ -192,9 +208,13 @@ class Emitter:
         variant: Variant,
     ) -> None:
         assert function.block is not None
+        if variant.dialect == "tint":
+            target = browser(target)
         self.function, self.sites, self.target, self.variant = function, sites, target, variant
         self.block = function.block
-        self.index = "i64" if variant.wide else "i32"
+        self.pairs = not target.get("int64")  # 64-bit integers are pairs of words
+        self.index = ("I64" if self.pairs else "i64") if variant.wide else "i32"
+        self.address = "u32" if variant.wide else "i32"
         self.lines: list[str] = []
         self.numbers: list[int] = []
         self.place = function.place
@@ -229,7 +249,7 @@ class Emitter:
             elif a.space == "const" or not isinstance(a.dtype, DType):
                 self.bindings[a.name] = Binding(self.name(a.name))
             else:
-                self.typed[a.name] = kind_of(a.dtype)
+                self.typed[a.name] = self.held(a.dtype)
         for s in ir.statements(f.body):
             match s:
                 case Store(array=a, field=part):
@@ -326,9 +346,9 @@ class Emitter:
             p.name: f"[{', '.join(':' * p.ndim)}]" for p in f.parameters if isinstance(p, Array)
         }
         types = ", ".join(f"{p.name}: {p.dtype}{axes.get(p.name, '')}" for p in f.parameters)
-        wide = ", 64-bit indices" if self.variant.wide else ""
+        indices = ", 64-bit indices" if self.variant.wide else ""
         dialect = self.target.get("dialect", "naga")
-        return f"// {f.name}({types}), block {self.block}{wide}, for {dialect}"
+        return f"// {f.name}({types}), block {self.block}{indices}, for {dialect}"
 
     def block_struct(self) -> str:
         rows = []
@@ -400,7 +420,7 @@ class Emitter:
                 kind = self.typed[a.name]
                 length = max(1, math.prod(a.shape))
                 if a.name in self.atomics:
-                    bits = 64 if kind in ("i64", "u64", "f64") else 32
+                    bits = 64 if WORDS[kind] == 2 else 32
                     element = f"atomic<u{bits}>"
                 else:
                     element = wgsl(kind)
@@ -442,10 +462,10 @@ class Emitter:
             )
         for axis in sorted({a for n, a in used if n == "globalIdx"}):
             x = AXES[axis]
-            lines.append(
-                f"  let global_{x} = {index}(block_{x}) * {literal(self.block[axis], index)} + "
-                f"{index}(thread.{x});"
-            )
+            start = self.integer_text("mul", index, self.as_index(f"block_{x}"),
+                                      literal(self.block[axis], index))  # fmt: skip
+            text = self.integer_text("add", index, start, self.as_index(f"thread.{x}"))
+            lines.append(f"  let global_{x} = {text};")
         return lines
 
     def arguments(self) -> list[str]:
@@ -456,12 +476,13 @@ class Emitter:
         extents: set[tuple[str, int]] = set()
         strides: set[tuple[str, int]] = set()
         touched: set[str] = set()
+        lines: list[str] = []
         for e in nodes:
             match e:
                 case Extent(array, axis):
                     extents.add((array.name, axis))
                 case Stride(array, axis):
-                    self.parameters_stride(array, axis)
+                    lines += self.stride_field(array, axis)
                 case Load() | Store() | Atomic():
                     a = e.array
                     touched.add(a.name)
@@ -471,13 +492,12 @@ class Emitter:
                             strides |= {(a.name, k) for k in axes}
                         else:
                             extents |= {(a.name, k) for k in axes[1:]}
-        lines: list[str] = []
         for k, q in enumerate(f.parameters):
             if isinstance(q, Variable):
                 continue
             size = {"w": 4, "b": 1, "u": 1}[self.array_unit(q)]
             if q.name in touched:
-                self.parameters.append(Parameter(f"base_{k}", "i32", ("base", k), size))
+                self.parameters.append(Parameter(f"base_{k}", self.address, ("base", k), size))
                 self.names[f"base {q.name}"] = f"p.base_{k}"
             for axis in range(q.ndim):
                 if (q.name, axis) in extents:
@@ -485,7 +505,9 @@ class Emitter:
                     self.names[f"extent {q.name} {axis}"] = f"extent_{k}_{axis}"
                 if (q.name, axis) in strides:
                     where = ("stride", k, axis)
-                    lines += self.field(f"stride_{k}_{axis}", self.index, where, size)
+                    name = f"stride_{k}_{axis}"
+                    self.parameters.append(Parameter(name, self.address, where, size, True))
+                    lines.append(f"  let {name} = p.{name};")
                     self.names[f"stride {q.name} {axis}"] = f"stride_{k}_{axis}"
         if any(a.dynamic for a in f.arrays) or Special("sharedBytes") in nodes:
             lines += self.field("shared_bytes", self.index, ("shared",))
@@ -506,12 +528,14 @@ class Emitter:
             lines.append(f"  var {self.name(v.name)}: {wgsl(self.kind(v.dtype, f.place))};")
         return lines
 
-    def parameters_stride(self, array: Array, axis: int) -> None:
+    def stride_field(self, array: Array, axis: int) -> list[str]:
+        """Bytes between neighbours, as a value."""
         key = f"bytes {array.name} {axis}"
-        if array.shape is None and not array.dynamic and key not in self.names:
-            k = self.function.parameters.index(array)
-            self.parameters.append(Parameter(f"bytes_{k}_{axis}", "i32", ("stride", k, axis)))
-            self.names[key] = f"{self.index}(p.bytes_{k}_{axis})"
+        if array.shape is not None or array.dynamic or key in self.names:
+            return []
+        k = self.function.parameters.index(array)
+        self.names[key] = f"bytes_{k}_{axis}"
+        return self.field(self.names[key], self.index, ("stride", k, axis))
 
     def array_unit(self, a: Array) -> str:
         return self.unit(a, None) if isinstance(a.dtype, DType) else "b"
@@ -547,16 +571,39 @@ class Emitter:
         self.numbers.append(self.place.line)
 
     def kind(self, dtype: DType, place: Place) -> str:
-        kind = kind_of(dtype, self.variant.wide)
+        """How a value is held; refused where the adapter lacks it and the policy says so."""
+        kind = self.held(dtype)
         need = NEEDS.get(kind)
-        if need is not None and not self.target.get(need):
-            wanted = "64-bit indices" if dtype.name == "index" else str(dtype)
+        lacks = need is not None and not self.target.get(need)
+        if lacks or (kind in wide.KINDS and not dtype.weak and not self.emulates):
             raise UnsupportedError(
-                f"{wanted} is not on {self.adapter()}",
+                f"{dtype} is not on {self.adapter()}",
                 place,
-                hint="use a 32-bit dtype, or run the kernel on `cpu`",
+                hint="use a 32-bit dtype, or run the kernel on `cpu`"
+                + ("; ruda.config(missing='emulate') makes it of 32-bit words" * (not lacks)),
             )
         return kind
+
+    def held(self, dtype: DType) -> str:
+        kind = kind_of(dtype, self.index)
+        return kind.upper() if self.pairs and kind in ("i64", "u64") else kind
+
+    @property
+    def emulates(self) -> bool:
+        return self.variant.missing == "emulate"
+
+    def as_index(self, text: str) -> str:
+        """An unsigned word as an index."""
+        return f"u32_to_I64({text})" if self.index == "I64" else f"{self.index}({text})"
+
+    def as_address(self, text: str) -> str:
+        """An index as an address: its low word."""
+        constant = re.fullmatch(r"\(?(-?\d+)li\)?", text)  # naga converts no constants
+        if constant:
+            return literal(int(constant[1]) & 0xFFFFFFFF, self.address)
+        if self.index == "I64":
+            return f"{text}.x"
+        return f"u32({text})" if self.variant.wide else text
 
     # ---- statements
 
@@ -620,29 +667,31 @@ class Emitter:
         kind = self.kind(s.variable.dtype, s.place)
         start, stop = self.text(s.start), self.text(s.stop)
         name = self.name(s.variable.name)
-        one = literal(1, kind)
         step = s.step.value if isinstance(s.step, Const) else None
         if step in (1, -1):
             end = self.fresh("stop")
             self.line(depth, f"let {end} = {stop};")
-            sign, change = ("<", "+") if step == 1 else (">", "-")
-            self.line(
-                depth,
-                f"for ({name} = {start}; {name} {sign} {end}; {name} = {name} {change} {one}) {{",
-            )
+            test, change = ("lt", "add") if step == 1 else ("gt", "sub")
+            test = self.compared(test, kind, name, end)
+            after = self.integer_text(change, kind, name, literal(1, kind))
+            self.line(depth, f"for ({name} = {start}; {test}; {name} = {after}) {{")
             if self.assigned_inside(s):
                 raise AssertionError("the variable of a loop belongs to the loop")
             self.body(s.body, depth + 1)
             self.line(depth, "}")
             return
         first, each, count, k = (self.fresh(n) for n in ("first", "step", "count", "k"))
-        unsigned = "u64" if kind in ("i64", "u64") else "u32"
+        unsigned = UNSIGNED[kind]
         zero, unit = literal(0, unsigned), literal(1, unsigned)
         self.line(depth, f"let {first} = {start};")
         self.line(depth, f"let {each} = {self.text(s.step)};")
         self.line(depth, f"let {count} = trips_{kind}({first}, {stop}, {each});")
-        self.line(depth, f"for (var {k} = {zero}; {k} < {count}; {k} = {k} + {unit}) {{")
-        self.line(depth + 1, f"{name} = {first} + {kind}({k}) * {each};")
+        test = self.compared("lt", unsigned, k, count)
+        after = self.integer_text("add", unsigned, k, unit)
+        self.line(depth, f"for (var {k} = {zero}; {test}; {k} = {after}) {{")
+        number = k if kind in wide.KINDS else f"{kind}({k})"
+        way = self.integer_text("mul", kind, number, each)
+        self.line(depth + 1, f"{name} = {self.integer_text('add', kind, first, way)};")
         self.body(s.body, depth + 1)
         self.line(depth, "}")
 
@@ -759,7 +808,7 @@ class Emitter:
     # ---- elements of arrays
 
     def element(self, a: Array, indices: Sequence[Expr], part: Field | None) -> Place_:
-        texts = [self.text(i) for i in indices]
+        texts = [self.as_address(self.text(i)) for i in indices]
         binding = self.bindings.get(a.name)
         if binding is None:
             assert a.shape is not None
@@ -770,34 +819,33 @@ class Emitter:
             terms = [f"{t} * {self.names[f'stride {a.name} {k}']}" for k, t in enumerate(texts)]
         else:
             linear = self.linear(a, texts)
-            zero = linear == literal(0, self.index)
-            terms = (
-                [] if zero else [linear if size == 1 else f"{linear} * {literal(size, self.index)}"]
-            )
+            zero = linear == literal(0, self.address)
+            step = literal(size, self.address)
+            terms = [] if zero else [linear if size == 1 else f"{linear} * {step}"]
         if part is not None and part.offset:
-            terms.append(literal(part.offset, self.index))
+            terms.append(literal(part.offset, self.address))
         if a.space == "global":
             base = self.names[f"base {a.name}"]
             if self.array_unit(a) == "w" and unit != "w":
-                base = f"4i * {base}"
-            terms.insert(0, f"{self.index}({base})" if self.variant.wide else base)
+                base = f"{literal(4, self.address)} * {base}"
+            terms.insert(0, base)
         text = " + ".join(f"({t})" if " " in t else t for t in terms)
-        text = text or literal(0, self.index)
-        return Place_(binding, f"u32({text})" if self.variant.wide else text, unit)
+        return Place_(binding, text or literal(0, self.address), unit)
 
     def linear(self, a: Array, texts: Sequence[str]) -> str:
         """The number of an element in C order."""
         text = ""
         for k, t in enumerate(texts):
             t = f"({t})" if " " in t else t
-            text = t if not text else f"({text} * {self.extent(a, k)} + {t})"
-        return text or literal(0, self.index)
+            text = t if not text else f"({text} * {self.as_address(self.extent(a, k))} + {t})"
+        return text or literal(0, self.address)
 
     def extent(self, a: Array, axis: int) -> str:
         if a.shape is not None:
             return literal(a.shape[axis], self.index)
         if a.dynamic:
-            return f"(shared_bytes / {literal(a.dtype.itemsize, self.index)})"
+            size = literal(a.dtype.itemsize, self.index)
+            return self.integer("floordiv", dtypes.index, self.index, ["shared_bytes", size]).text
         return self.names[f"extent {a.name} {axis}"]
 
     def stride(self, a: Array, axis: int) -> str:
@@ -847,7 +895,7 @@ class Emitter:
         name = f"{binding.name}_{verb}_{dtype.short if not dtype.weak else kind}_{place.unit}"
         if name in self.functions:
             return name
-        at = "u32" if self.variant.wide else "i32"
+        at = self.address
         self.functions[name] = ""  # what it calls comes before it
         size = dtype.itemsize
         if verb == "get":
@@ -961,11 +1009,8 @@ class Emitter:
         operands = [self.text(o) for o in s.operands]
         if place.binding is None:
             name = f"{self.name(a.name)}_atomic_{s.op}"
-            bits = 64 if kind in ("i64", "u64", "f64") else 32
+            bits = 64 if WORDS[kind] == 2 else 32
             where, at = f"&{self.name(a.name)}[at]", place.text.partition("[")[2][:-1]
-            index = self.index
-            if self.variant.wide:
-                at, index = f"u32({at})", "u32"
         else:
             if place.unit == "u" and dtype.itemsize > 1:
                 raise UnsupportedError(
@@ -973,7 +1018,7 @@ class Emitter:
                 )
             name = f"{place.binding.name}_atomic_{s.op}_{dtype.short}"
             bits = place.binding.bits
-            at, index = place.text, "u32" if self.variant.wide else "i32"
+            at = place.text
             shift = ">> 2u" if dtype.itemsize < 4 else ">> 1u" if bits == 64 else ""
             where = f"&{place.binding.name}[at {shift}]" if shift else f"&{place.binding.name}[at]"
             if bits == 64 and dtype.itemsize < 8:
@@ -986,7 +1031,7 @@ class Emitter:
                 hint="use a 32-bit dtype",
             )  # fmt: skip
         if name not in self.functions:
-            text = self.atomic_function(name, s.op, dtype, kind, bits, where, index, place)
+            text = self.atomic_function(name, s.op, dtype, kind, bits, where, self.address, place)
             self.functions[name] = text
         call = f"{name}({', '.join([at, *operands])})"
         if s.result is None:
@@ -1002,7 +1047,7 @@ class Emitter:
         head = head.replace("K", wgsl(kind))
         word = f"u{bits}"
         whole = dtype.itemsize * 8 == bits and dtype.is_integer
-        signless = op not in ("min", "max") or kind[0] == "u"
+        signless = op not in ("min", "max") or dtype.kind == "uint"
         if whole and signless and op in NATIVE_ATOMICS:
             value = f"bitcast<{word}>(x)" if kind != word else "x"
             found = f"atomic{NATIVE_ATOMICS[op]}({where}, {value})"
@@ -1088,6 +1133,14 @@ class Emitter:
                 return Term(self.stride(array, axis), self.index)
             case Op():
                 return self.op(node)
+            case Cast(Cast(value, dtypes.weak_float), dtype) if (
+                value.dtype.is_integer and not self.target.get("float64")
+            ):
+                # An integer on its way through float64, which rounds only those of over 53 bits.
+                found = self.expression(value)
+                if found.kind in wide.KINDS:
+                    found = Term(f"through_f64_{found.kind}({found.text})", found.kind)
+                return self.cast(found, value.dtype, dtype)
             case Cast(value, dtype):
                 return self.cast(self.expression(value), value.dtype, dtype)
             case Bitcast(value, dtype):
@@ -1122,13 +1175,15 @@ class Emitter:
     def special(self, name: str, axis: int) -> Term:
         index, x = self.index, AXES[axis]
         text = {
-            "threadIdx": f"{index}(thread.{x})",
-            "blockIdx": f"{index}(block_{x})",
+            "threadIdx": self.as_index(f"thread.{x}"),
+            "blockIdx": self.as_index(f"block_{x}"),
             "blockDim": literal(self.block[axis], index),
-            "gridDim": f"{index}(p.grid_{x})",
+            "gridDim": self.as_index(f"p.grid_{x}"),
             "globalIdx": f"global_{x}",
-            "globalDim": f"({index}(p.grid_{x}) * {literal(self.block[axis], index)})",
-            "laneid": f"{index}(t & 31u)",
+            "globalDim": self.integer_text(
+                "mul", index, self.as_index(f"p.grid_{x}"), literal(self.block[axis], index)
+            ),
+            "laneid": self.as_index("t & 31u"),
             "sharedBytes": "shared_bytes",
             "linearBlock": "linear_block",
             "linearThread": "t",
@@ -1168,7 +1223,11 @@ class Emitter:
         if node.name == "inside":
             half = len(values) // 2
             zero = literal(0, self.index)
-            test = " & ".join(f"(a{k} >= {zero}) & (a{k} < a{half + k})" for k in range(half))
+            test = " & ".join(
+                f"{self.compared('ge', self.index, f'a{k}', zero)} & "
+                f"{self.compared('lt', self.index, f'a{k}', f'a{half + k}')}"
+                for k in range(half)
+            )
             self.functions[name] = (
                 f"fn {name}({', '.join(formal)}) -> bool {{\n"
                 f"  if ({test or 'true'}) {{ return true; }}\n"
@@ -1177,8 +1236,9 @@ class Emitter:
             return Term(f"{name}({given})", "bool")
         y = self.expression(node.operands[0])
         self.functions[name] = (
-            f"fn {name}(y: {y.kind}, {', '.join(formal)}) -> {y.kind} {{\n"
-            f"  if (y == {literal(0, y.kind)}) {{ {reporter}({passed}); }}\n  return y;\n}}\n"
+            f"fn {name}(y: {wgsl(y.kind)}, {', '.join(formal)}) -> {wgsl(y.kind)} {{\n"
+            f"  if ({self.compared('eq', y.kind, 'y', literal(0, y.kind))}) "
+            f"{{ {reporter}({passed}); }}\n  return y;\n}}\n"
         )
         return Term(f"{name}({y.text}, {given})", y.kind)
 
@@ -1194,15 +1254,22 @@ class Emitter:
             return self.logic(name, x)
         if kind in ("c64", "c128"):
             return self.complex(name, kind, x)
-        if name == "ne":
-            return Term(
-                f"(!({x[0]} == {x[1]}))" if kind[0] == "f" else f"({x[0]} != {x[1]})", "bool"
-            )
-        if name in ("lt", "le", "gt", "ge", "eq"):
-            return Term(f"({x[0]} {INFIX[name]} {x[1]})", "bool")
+        if name in LESS:
+            return Term(self.compared(name, kind, *x), "bool")
         if kind[0] == "f":
             return self.floating(name, kind, values)
         return self.integer(name, dtype, kind, x)
+
+    def compared(self, name: str, kind: str, x: str, y: str) -> str:
+        if kind in wide.KINDS:
+            return LESS[name].format(k=kind, x=x, y=y)
+        if name == "ne":
+            return f"(!({x} == {y}))" if kind[0] == "f" else f"({x} != {y})"
+        return f"({x} {INFIX[name]} {y})"
+
+    def integer_text(self, name: str, kind: str, x: str, y: str) -> str:
+        """A sum, difference or product of integers."""
+        return f"{name}_{kind}({x}, {y})" if kind in wide.KINDS else f"({x} {SIGNS[name]} {y})"
 
     def logic(self, name: str, x: list[str]) -> Term:
         text = {
@@ -1267,13 +1334,15 @@ class Emitter:
     def integer(self, name: str, dtype: DType, kind: str, x: list[str]) -> Term:
         zero = literal(0, kind)
         if name in ("add", "sub", "mul"):
-            return Term(f"({x[0]} {SIGNS[name]} {x[1]})", kind)
+            return Term(self.integer_text(name, kind, *x), kind)
         if name in ("and", "or", "xor"):
             return Term(f"({x[0]} {INFIX[name]} {x[1]})", kind)
-        if name == "neg":
-            return Term(f"({zero} - {x[0]})", kind)
         if name == "invert":
             return Term(f"(~{x[0]})", kind)
+        if name in ("neg", "abs", "min", "max") and kind in wide.KINDS:
+            return Term(f"{name}_{kind}({', '.join(x)})", kind)
+        if name == "neg":
+            return Term(f"({zero} - {x[0]})", kind)
         if name == "abs":
             return Term(x[0] if kind[0] == "u" else f"abs({x[0]})", kind)
         if name in ("min", "max"):
@@ -1310,28 +1379,33 @@ class Emitter:
             if kind in ("c64", "c128"):
                 zero = literal(0.0, real_of(kind))
                 return Term(f"(!(({x}.x == {zero}) & ({x}.y == {zero})))", "bool")
-            zero = literal(0, kind)
-            return Term(f"(!({x} == {zero}))", "bool")
+            test = "eq" if kind[0] == "f" else "ne"
+            found = self.compared(test, kind, x, literal(0, kind))
+            return Term(f"(!{found})" if test == "eq" else found, "bool")
         if target.kind == "complex":
             part = real_of(to)
             if kind in ("c64", "c128"):
                 return value if kind == to else Term(f"{wgsl(to)}({x})", to)
-            inner = {"f32": "float32", "f64": "float64"}[part]
-            from ruda.dtypes import as_dtype
-
-            real = self.cast(value, source, as_dtype(inner))
+            real = self.cast(value, source, {"f32": dtypes.float32, "f64": dtypes.float64}[part])
             return Term(f"{wgsl(to)}({real.text}, {literal(0.0, part)})", to)
         if kind == "bool":
             return Term(f"select({literal(0, to)}, {literal(1, to)}, {x})", to)
         if target.is_integer:
             if kind[0] == "f":
-                name = to if target.name in ("index", "weak_int") else target.short
-                return Term(f"{kind}_to_{name}({x})", to)
+                small = target.bits < 32
+                return Term(f"{kind}_to_{target.short if small else to}({x})", to)
             same = kind == to
+            if kind in wide.KINDS:
+                if to in wide.KINDS:
+                    return Term(x, to)
+                low = f"{x}.x" if to == "u32" else f"bitcast<i32>({x}.x)"
+                return Term(narrowed(low, target) if target.bits < 32 else low, to)
+            if to in wide.KINDS:
+                return Term(f"{kind}_to_{to}({x})", to)
             if (kind, to) in (("i32", "u64"), ("u32", "i64")):
                 # Compilers extend by the sign of the result; the operand's decides.
-                wide = "i64" if kind == "i32" else "u64"
-                return Term(f"bitcast<{to}>({wide}({x}))", to)
+                extended = "i64" if kind == "i32" else "u64"
+                return Term(f"bitcast<{to}>({extended}({x}))", to)
             if target.bits < 32:
                 fits = source.bits <= target.bits and source.kind == target.kind
                 if fits:
@@ -1350,7 +1424,7 @@ class Emitter:
             return Term(f"round_{short}(odd_{kind}({x}))", "f32")
         if kind == to:
             return value
-        return Term(f"{to}({x})", to)
+        return Term(f"{kind}_to_{to}({x})" if kind in wide.KINDS else f"{to}({x})", to)
 
     def bits(self, value: Term, source: DType, target: DType) -> Term:
         kind, to = value.kind, self.kind(target, self.place)
@@ -1359,8 +1433,8 @@ class Emitter:
             return Term(from_small(target, raw), to, "sum")
         if kind == to:
             return value
-        if "c64" in (kind, to):
-            return Term(decode(to, encode(kind, value.text)), to)
+        if "c64" in (kind, to) or {kind, to} & set(wide.KINDS):
+            return Term(decode(to, encode(kind, value.text)), to, "sum")
         return Term(f"bitcast<{to}>({value.text})", to, "sum")
 
 
@@ -1475,6 +1549,8 @@ def decode(kind: str, words: Sequence[str]) -> str:
         half = len(words) // 2
         part = real_of(kind)
         return f"{wgsl(kind)}({decode(part, words[:half])}, {decode(part, words[half:])})"
+    if kind in wide.KINDS:
+        return f"vec2<u32>({words[0]}, {words[1]})"
     whole = f"(u64({words[0]}) | (u64({words[1]}) << 32u))"
     return whole if kind == "u64" else f"bitcast<{kind}>({whole})"
 
@@ -1490,6 +1566,8 @@ def encode(kind: str, text: str) -> list[str]:
     if kind in ("c64", "c128"):
         part = real_of(kind)
         return [*encode(part, f"{text}.x"), *encode(part, f"{text}.y")]
+    if kind in wide.KINDS:
+        return [f"{text}.x", f"{text}.y"]
     raw = text if kind == "u64" else f"bitcast<u64>({text})"
     return [f"u32({raw} & 4294967295lu)", f"u32({raw} >> 32u)"]
 

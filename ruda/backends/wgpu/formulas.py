@@ -102,6 +102,8 @@ def literal(value: Any, kind: str) -> str:
             return f"bitcast<f32>({bits}u + p.zero)"
         return f"bitcast<f64>({bits}lu + u64(p.zero))"
     value = int(value)
+    if kind in ("I64", "U64"):
+        return f"vec2<u32>({value & 0xFFFFFFFF}u, {(value >> 32) & 0xFFFFFFFF}u)"
     if kind in ("i32", "i64") and value < 0:
         if value == -(1 << 31) and kind == "i32":
             return "i32(-2147483648)"

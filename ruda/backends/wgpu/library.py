@@ -12,7 +12,7 @@ import functools
 import re
 from collections.abc import Iterable
 
-from ruda.backends.wgpu import formulas
+from ruda.backends.wgpu import formulas, wide
 
 _TEMPLATES: dict[str, tuple[str, str]] = {}  # name: (types, text)
 
@@ -659,6 +659,8 @@ def _conversion(source: str, target: str) -> str:
 @functools.cache
 def define(name: str) -> str | None:
     """The text of a function; None if it is not ours."""
+    if name in wide.FUNCTIONS:
+        return wide.FUNCTIONS[name]
     if name in _PLAIN:
         return _PLAIN[name].lstrip()
     found = re.fullmatch(r"(f32|f64)_to_([iu]\d+)", name)
@@ -680,7 +682,7 @@ def define(name: str) -> str | None:
     return None
 
 
-_CALL = re.compile(r"\b([a-z]\w*)\(")
+_CALL = re.compile(r"\b([a-zIU]\w*)\(")
 
 
 def definitions(text: str, own: Iterable[str] = ()) -> str:

@@ -48,7 +48,7 @@ _MIRROR = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne
 
 def remove_wraps(function: Function) -> Function:
     """The function with `wrap` left only where an index may be negative."""
-    ranges = _Ranges(function)
+    ranges = Ranges(function)
     body, _ = ranges.body(function.body, {})
     return replace(function, body=body)
 
@@ -76,7 +76,10 @@ def merge(a: Env | None, b: Env | None) -> Env | None:
 
 
 @dataclass
-class _Ranges:
+class Ranges:
+    """Intervals of integers along a body. `rewrite` is shown every expression, with what holds
+    there; `widths` looks where this changes."""
+
     function: Function
     exits: list[list[Env | None]] = field(default_factory=list)  # of the loops around, for `break`
 
@@ -240,7 +243,7 @@ class _Ranges:
             self.exits.append([])
             _, end = self.body(body, enter(entry))
             self.exits.pop()
-            skipped = _continues(body)
+            skipped = self.continues(body)
             stable = True
             for v in changed:
                 if not v.dtype.is_integer:
@@ -260,22 +263,23 @@ class _Ranges:
                 break
         return entry
 
-
-def _continues(body: Body) -> bool:
-    """Whether a `continue` of this loop skips part of its body: then the end tells too little."""
-    for s in body:
-        match s:
-            case ir.Continue():
-                return True
-            case If(then=then, otherwise=otherwise) if _continues(then) or _continues(otherwise):
-                return True
-    return False
+    def continues(self, body: Body) -> bool:
+        """Whether a `continue` of this loop skips part of its body: then the end tells too
+        little."""
+        for s in body:
+            match s:
+                case ir.Continue():
+                    return True
+                case If(then=then, otherwise=otherwise):
+                    if self.continues(then) or self.continues(otherwise):
+                        return True
+        return False
 
 
 # ---- conditions ----------------------------------------------------------------------------------
 
 
-def refine(ranges: _Ranges, env: Env, condition: Expr, holds: bool) -> Env:
+def refine(ranges: Ranges, env: Env, condition: Expr, holds: bool) -> Env:
     """What is known where a condition holds (or does not)."""
     match condition:
         case And(left, right) if holds:
@@ -295,7 +299,7 @@ def refine(ranges: _Ranges, env: Env, condition: Expr, holds: bool) -> Env:
     return env
 
 
-def _compare(ranges: _Ranges, env: Env, node: Expr, name: str, other: Interval) -> Env:
+def _compare(ranges: Ranges, env: Env, node: Expr, name: str, other: Interval) -> Env:
     """`node name x` for some x in `other`."""
     low, high = ranges.of(node, env)
     match name:
@@ -316,7 +320,7 @@ def _compare(ranges: _Ranges, env: Env, node: Expr, name: str, other: Interval) 
     return _assume(ranges, env, node, (low, high))
 
 
-def _assume(ranges: _Ranges, env: Env, node: Expr, interval: Interval) -> Env:
+def _assume(ranges: Ranges, env: Env, node: Expr, interval: Interval) -> Env:
     """Hand an interval of an expression down to the variable inside it."""
     match node:
         case Read(variable):
@@ -344,7 +348,8 @@ def _mul(a: Interval, b: Interval) -> Interval:
 
 def _floordiv(a: Interval, b: Interval) -> Interval | None:
     if b[0] < 0:
-        return None
+        size = max(abs(a[0]), abs(a[1]))
+        return -size, size
     quotients = [x // y for x in a for y in (max(1, b[0]), max(1, b[1]))]
     if b[0] == 0:
         quotients.append(0)  # x // 0
@@ -352,27 +357,34 @@ def _floordiv(a: Interval, b: Interval) -> Interval | None:
 
 
 def _mod(a: Interval, b: Interval) -> Interval | None:
-    if b[0] < 0:
-        return None
     high = max(0, b[1] - 1)
+    if b[0] < 0:
+        return b[0] + 1, high
     return (0, min(high, a[1])) if a[0] >= 0 else (0, high)
 
 
 def _and(a: Interval, b: Interval) -> Interval | None:
     highs = [x[1] for x in (a, b) if x[0] >= 0]
-    return (0, min(highs)) if highs else None
+    return (0, min(highs)) if highs else _bits(a, b)
+
+
+def _bits(a: Interval, b: Interval) -> Interval:
+    """Whatever is done bit by bit to numbers that a signed width holds."""
+    width = max(n.bit_length() for n in (*a, *b))
+    return -(1 << width), (1 << width) - 1
 
 
 def _or(a: Interval, b: Interval) -> Interval | None:
     if a[0] < 0 or b[0] < 0:
-        return None
+        return _bits(a, b)
     return 0, (1 << max(a[1].bit_length(), b[1].bit_length())) - 1
 
 
 def _shr(a: Interval, b: Interval) -> Interval | None:
-    if a[0] < 0 or b[0] < 0:
-        return None
-    return (0 if b[1] > 63 else a[0] >> b[1]), a[1] >> min(b[0], 64)
+    if b[0] < 0:
+        return min(a[0], -1), max(a[1], 0)
+    few, many = min(b[0], 64), min(b[1], 64)
+    return (a[0] >> (many if a[0] >= 0 else few)), (a[1] >> (few if a[1] >= 0 else many))
 
 
 def _shl(a: Interval, b: Interval) -> Interval | None:
@@ -394,4 +406,5 @@ _RULES: dict[str, Callable[..., Interval | None]] = {
     "max": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
     "neg": lambda a: (-a[1], -a[0]), "abs": _abs, "uniform": lambda a: a,
     "and": _and, "or": _or, "xor": _or, "shl": _shl, "shr": _shr,
+    "invert": lambda a: (-a[1] - 1, -a[0] - 1),
 }  # fmt: skip
