@@ -373,12 +373,14 @@ def _lines(places: Any) -> str:
 def _loops(found: Description) -> tuple[Note, ...] | None:
     """The innermost loops of the machine code with their lines; None if it cannot be had."""
     backend: Any = backends.get(found.made.device)
-    lines = getattr(backend, "assembly_with_lines", None)
-    if lines is None:
+    if not getattr(backend, "assembly_has_lines", False):
         return None
-    text = lines(_emitted(found), backend.target(found.made.device))
-    file = found.made.function.place.file
-    return tuple(Note(Place(file, line), said) for line, said in innermost_loops(text))
+    text = backend.assembly(_emitted(found), backend.target(found.made.device))
+    place = found.made.function.place
+    loops = innermost_loops(text)
+    if len(loops) > 1:  # what remains behind a vectorised loop has no line but that of the `def`
+        loops = [(line, said) for line, said in loops if line != place.line]
+    return tuple(Note(Place(place.file, line), said) for line, said in loops)
 
 
 _VECTOR = re.compile(
@@ -406,14 +408,15 @@ def innermost_loops(assembly: str) -> list[tuple[int, str]]:
         jump = re.match(r"^(?:j\w+|b\.?\w*|cbn?z|tbn?z)\s+.*?(\.?L\w+)$", line)
         if jump and labels.get(jump[1], k) < k:
             spans.append((labels[jump[1]], k))
-    out = []
+    found: dict[int, tuple[int, str]] = {}
     for start, end in spans:
         if any((a, b) != (start, end) and start <= a and b <= end for a, b in spans):
             continue
-        remark = _remark(lines[start : end + 1])
-        if remark:
-            out.append((_line_of(lines, start, end), remark))
-    return sorted(set(out))
+        width, remark = _remark(lines[start : end + 1])
+        line = _line_of(lines, start, end)
+        if remark and (line not in found or width > found[line][0]):
+            found[line] = width, remark  # the others do what remains
+    return [(line, remark) for line, (_, remark) in sorted(found.items())]
 
 
 def _line_of(lines: list[str], start: int, end: int) -> int:
@@ -428,7 +431,8 @@ def _line_of(lines: list[str], start: int, end: int) -> int:
     return max(counts, key=lambda line: counts[line], default=0)
 
 
-def _remark(body: list[str]) -> str:
+def _remark(body: list[str]) -> tuple[int, str]:
+    """Bits of the vectors that a loop computes with, 0 for none, and that in words."""
     vector, scalar, width = 0, 0, 0
     for line in body:
         name, _, operands = line.partition("\t" if "\t" in line else " ")
@@ -440,10 +444,11 @@ def _remark(body: list[str]) -> str:
             scalar += 1
     if vector and vector >= scalar:
         total = vector + scalar
-        return f"vectorised: {vector} of {total} arithmetic instructions are on {width}-bit vectors"
+        what = f"{vector} of {total} arithmetic instructions are on {width}-bit vectors"
+        return width, f"vectorised: {what}"
     if scalar:
-        return f"not vectorised: {scalar} arithmetic instructions are on single floats"
-    return ""
+        return 0, f"not vectorised: {scalar} arithmetic instructions are on single floats"
+    return 0, ""
 
 
 # ---- the command `ruda compile` ------------------------------------------------------------------

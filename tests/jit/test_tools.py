@@ -196,6 +196,72 @@ def test_the_command(tmp_path):
         compile_command(str(path), "fill", target="sim")
 
 
+@ruda.jit
+def stream(a, x, out):
+    i = ruda.grid(1)
+    if i < out.size:
+        out[i] = a * x[i] + 1
+
+
+@ruda.jit
+def chain(x, out):
+    i = ruda.grid(1)
+    if i < out.size:
+        s = ruda.float32(0)
+        for j in range(x.shape[1]):
+            s = s * 0.5 + x[i, j]
+        out[i] = s
+
+
+@ruda.jit
+def reversed_in_block(x, out):
+    tile = ruda.shared.array(256, ruda.float32)
+    t = ruda.threadIdx.x
+    mine = x[ruda.grid(1)]
+    twice = mine * 2
+    tile[t] = twice
+    ruda.syncthreads()
+    out[ruda.grid(1)] = tile[255 - t] + mine
+
+
+def test_vectorised_loops():
+    first = stream.py_func.__code__.co_firstlineno
+    (loop,) = ruda.explain(stream, "float", "f32[:]", "f32[:]").loops
+    assert loop.place.line == first + 4 and loop.text.startswith("vectorised: ")
+    first = chain.py_func.__code__.co_firstlineno
+    loops = ruda.explain(chain, "f32[:, :]", "f32[:]").loops
+    assert {n.place.line for n in loops} <= {first + 5, first + 6} and loops
+    assert all(n.text.startswith("not vectorised: ") for n in loops)
+
+
+def test_values_kept_across_barriers():
+    first = reversed_in_block.py_func.__code__.co_firstlineno
+    (spill,) = ruda.explain(reversed_in_block, "f32[:]", "f32[:]").spills
+    assert spill.place.line == first + 4
+    assert spill.text == (
+        f"`mine` (float32) waits at line {first + 7}, used at lines {first + 5}, {first + 8}: "
+        "1024 bytes a block"
+    )
+    small = ruda.explain(reversed_in_block, "f64[:]", "f32[:]", block=64)
+    assert small.spills[0].text.endswith("512 bytes a block")
+
+
+def test_indices_that_may_be_negative():
+    @ruda.jit
+    def picks(x, index, out):
+        i = ruda.grid(1)
+        if i < out.size:
+            out[i] = x[index[i]] + x[i]
+
+    found = ruda.explain(picks, "f32[:]", "i32[:]", "f32[:]")
+    (wrap,) = found.wraps
+    assert "index[i]" in wrap.text and "`i`" not in wrap.text
+    assert (
+        ruda.explain(ruda.jit(wraparound=False)(picks.py_func), "f32[:]", "i32[:]", "f32[:]").wraps
+        == ()
+    )
+
+
 def test_loops_of_an_assembly():
     text = textwrap.dedent("""
         body:

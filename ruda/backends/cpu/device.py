@@ -34,6 +34,7 @@ class CpuBackend(HostMemory):
     name = "cpu"
     cacheable = True
     launcher_checks = True
+    assembly_has_lines = True  # `.loc` directives name the user's lines
 
     def devices(self) -> Sequence[DeviceInfo]:
         properties = {"threads": cpu_pool.available_cores(), **self.target("cpu")}
