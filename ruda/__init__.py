@@ -243,9 +243,14 @@ __all__ += VECTORS
 if not _typing.TYPE_CHECKING:  # a type checker should take a wrong name for wrong
 
     def __getattr__(name: str) -> object:
-        """Names of numba-cuda that ruda has under another name, or refuses with a hint."""
-        if name.startswith("_"):
+        """Tensors, imported when they are first used; names of numba-cuda, refused with a hint."""
+        if name.startswith("_") and not name.startswith("__array_"):
             raise AttributeError(f"module 'ruda' has no attribute {name!r}")
+        import importlib
+
+        tensor = importlib.import_module("ruda.tensor")
+        if name in tensor.__all__ or name.startswith("__array_"):
+            return getattr(tensor, name)
         from ruda.porting import attribute
 
         return attribute(name)

@@ -58,6 +58,10 @@ class DTypeError(RudaError, TypeError):
     """Not a dtype, or not one that ruda or the device has."""
 
 
+class ShapeError(RudaError, ValueError):
+    """Shapes of tensors that do not go together."""
+
+
 class Place(NamedTuple):
     """Where something stands in the user's source; columns count from 0, in characters."""
 

@@ -64,6 +64,8 @@ SETTINGS = {
         Setting("cuda_arch", str, "", "chip that CUDA code is for, as 90a; default: the GPU's"),
         Setting("wgpu_dialect", str, "naga", "WGSL for: naga, with the adapter's own features; "
                 "tint, with what every browser has", ("naga", "tint")),
+        Setting("fusion", str, "1", "0: an op at a time; verify: both ways, and compare",
+                ("0", "1", "verify")),
         Setting("memory_limit", int, 0, "bytes of a GPU's memory that ruda may hold; 0: all"),
         Setting("report_bytes", int, 1 << 20, "bytes of a launch's buffer for prints and checks"),
         Setting("progress", bool, True, "show progress of long work"),

@@ -6,6 +6,7 @@ The docstrings are the reference: docs/language.md is generated from them.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -370,7 +371,23 @@ NUMERIC = {
     "tgamma": "The gamma function.",
     "signbit": "Whether the sign bit is set.",
 }
-_numeric = {name: _stub(name, doc) for name, doc in NUMERIC.items()}
+
+
+def _function_of_numbers(name: str, doc: str) -> Callable[..., Any]:
+    """Of numbers inside kernels; outside, the op on tensors if there is one."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        tensor = importlib.import_module("ruda.tensor")
+        if name not in tensor.OPS:
+            _outside(name)
+        return getattr(tensor, name)(*args, **kwargs)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return in_kernel(name)(function)
+
+
+_numeric = {name: _function_of_numbers(name, doc) for name, doc in NUMERIC.items()}
 popc, brev, clz, ffs, mulhi = (_numeric[n] for n in ("popc", "brev", "clz", "ffs", "mulhi"))
 fma, rsqrt, cbrt, sigmoid = (_numeric[n] for n in ("fma", "rsqrt", "cbrt", "sigmoid"))
 sinpi, cospi, fmin, fmax = (_numeric[n] for n in ("sinpi", "cospi", "fmin", "fmax"))

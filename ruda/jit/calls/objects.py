@@ -81,6 +81,9 @@ def call_object(c: Call, target: Any) -> Value:
     row = scalar_function(target, name)
     if row is not None:
         return scalar_call(c, row)
+    op = getattr(target, "__ruda_op__", None)  # of tensors outside; the same of numbers here
+    if op is not None:
+        return op(c)  # type: ignore[no-any-return]
     python = getattr(target, "py_func", None)  # ruda's kernels and numba's functions
     if isinstance(python, types.FunctionType):
         result = c.t.inline(python, c.arguments, c.keywords, c.place)

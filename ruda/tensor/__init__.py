@@ -1,0 +1,51 @@
+"""Tensors: a NumPy-like array library by the array API standard, lazily fused, on every device.
+
+`import ruda` has these names too; they are imported when the first of them is used.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ruda import dtypes
+from ruda.tensor import creation, tensor
+from ruda.tensor.ops import OPS
+from ruda.tensor.tensor import Tensor, asarray, astype, broadcast_to, reshape
+
+__array_api_version__ = "2025.12"
+__all__ = ["Tensor", "asarray", "astype", "broadcast_to", "reshape"]
+
+bool = dtypes.bool_
+e, inf, nan, pi, newaxis = math.e, math.inf, math.nan, math.pi, None
+finfo, iinfo = creation.make_finfo, creation.make_iinfo
+__all__ += ["bool", "e", "finfo", "iinfo", "inf", "nan", "newaxis", "pi"]
+
+for _name in list(OPS):
+    globals()[_name] = tensor.function(_name)
+    __all__ += [_name]
+for _name in (
+    "arange", "broadcast_arrays", "broadcast_shapes", "can_cast", "concat", "count_nonzero",
+    "empty", "empty_like", "expand_dims", "eye", "flip", "from_dlpack", "full", "full_like",
+    "isdtype", "linspace", "matrix_transpose", "mean", "meshgrid", "moveaxis", "ones", "ones_like",
+    "permute_dims", "result_type", "roll", "squeeze", "stack", "std", "tril", "triu", "unstack",
+    "var", "zeros", "zeros_like",
+):  # fmt: skip
+    globals()[_name] = getattr(creation, _name)
+    __all__ += [_name]
+globals().update(creation.LIBRARY)
+__all__ += list(creation.LIBRARY)
+
+
+def __array_namespace_info__() -> Any:
+    """What the standard's inspection asks for: devices, dtypes, capabilities."""
+    return creation.Info()
+
+
+def _matmul(self: Tensor, other: Any) -> Any:
+    if not isinstance(other, Tensor):
+        return NotImplemented
+    return creation.LIBRARY["matmul"](self, other)
+
+
+setattr(Tensor, "__matmul__", _matmul)  # noqa: B010 - a type checker knows the declaration

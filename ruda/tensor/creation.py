@@ -1,0 +1,546 @@
+"""Tensors from nothing, and what is known of dtypes and devices: the standard's namespace."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ruda import backends, dtypes
+from ruda.dtypes import DType, as_dtype, default_float, default_of, promote
+from ruda.errors import DTypeError
+from ruda.tensor import graph, memory
+from ruda.tensor.graph import WEAK
+from ruda.tensor.tensor import (
+    Tensor,
+    as_axes,
+    asarray,
+    astype,
+    basic_view,
+    broadcast_to,
+    from_buffer,
+    from_node,
+    function,
+    here,
+    host_only,
+)
+
+# ---- values --------------------------------------------------------------------------------------
+
+
+def as_shape(shape: Any) -> tuple[int, ...]:
+    """A shape given as a number, tuple or list.
+
+    >>> as_shape([2, 3]), as_shape(4)
+    ((2, 3), (4,))
+    """
+    items = shape if isinstance(shape, tuple | list) else (shape,)
+    out = tuple(operator.index(n) for n in items)
+    if any(n < 0 for n in out):
+        raise ValueError(f"a shape has no negative lengths: {out}")
+    return out
+
+
+def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """A tensor of one value.
+
+    >>> import ruda
+    >>> ruda.full((2, 2), 7)
+    Tensor([[7, 7],
+            [7, 7]], dtype=int64, device='cpu')
+    """
+    if isinstance(fill_value, Tensor):
+        fill_value = fill_value.numpy()[()]
+    if dtype is not None:
+        kind = as_dtype(dtype)
+    elif type(fill_value) in WEAK:
+        kind = graph.number_dtype(fill_value)
+    else:
+        kind = as_dtype(np.asarray(fill_value).dtype)
+    value = np.full(as_shape(shape), kind(np.asarray(fill_value).item()), kind.numpy)
+    place = here(device)
+    return from_buffer(memory.from_host(value, place), place)
+
+
+def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """A tensor of zeros, of the default float."""
+    return full(shape, 0, dtype=dtype or default_float(), device=device)
+
+
+def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """A tensor of ones, of the default float."""
+    return full(shape, 1, dtype=dtype or default_float(), device=device)
+
+
+def empty(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """A tensor whose elements are not set, of the default float."""
+    place = here(device)
+    kind = as_dtype(dtype) if dtype is not None else default_float()
+    return from_buffer(memory.allocate(as_shape(shape), kind, place), place)
+
+
+def full_like(x: Tensor, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """A tensor of one value, with the shape, dtype and device of `x`."""
+    return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device or x.device)
+
+
+def zeros_like(x: Tensor, /, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Zeros with the shape, dtype and device of `x`."""
+    return full_like(x, 0, dtype=dtype, device=device)
+
+
+def ones_like(x: Tensor, /, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Ones with the shape, dtype and device of `x`."""
+    return full_like(x, 1, dtype=dtype, device=device)
+
+
+def empty_like(x: Tensor, /, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """A tensor that is not set, with the shape, dtype and device of `x`."""
+    return empty(x.shape, dtype=dtype or x.dtype, device=device or x.device)
+
+
+def arange(
+    start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None
+) -> Tensor:
+    """Numbers from `start` (0 if one number is given) up to, not including, `stop`.
+
+    >>> import ruda
+    >>> ruda.arange(2, 8, 3)
+    Tensor([2, 5], dtype=int64, device='cpu')
+    """
+    if stop is None:
+        start, stop = 0, start
+    whole = all(isinstance(v, int | np.integer) for v in (start, stop, step))
+    kind = as_dtype(dtype) if dtype is not None else dtypes.int64 if whole else default_float()
+    count = max(0, math.ceil((stop - start) / step))
+    values = start + step * np.arange(count, dtype=np.int64 if whole else np.float64)
+    return asarray(values, dtype=kind, device=device)
+
+
+def linspace(
+    start: Any,
+    stop: Any,
+    /,
+    num: int,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    endpoint: bool = True,
+) -> Tensor:
+    """`num` numbers at equal distances from `start` to `stop`."""
+    is_complex = isinstance(start, complex) or isinstance(stop, complex)
+    kind = default_of(WEAK[complex]) if is_complex else default_float()
+    values = np.linspace(start, stop, num, endpoint=endpoint)
+    return asarray(values, dtype=dtype or kind, device=device)
+
+
+def eye(
+    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None
+) -> Tensor:
+    """Ones on the k-th diagonal."""
+    kind = as_dtype(dtype) if dtype is not None else default_float()
+    return asarray(np.eye(n_rows, n_cols, k), dtype=kind, device=device)
+
+
+def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
+    """The matrix with zeros above its k-th diagonal."""
+    return _triangle(x, lambda i, j: j <= i + k)
+
+
+def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
+    """The matrix with zeros below its k-th diagonal."""
+    return _triangle(x, lambda i, j: j >= i + k)
+
+
+def _triangle(x: Tensor, kept: Any) -> Tensor:
+    n, m = x.shape[-2:]
+    mask = asarray(kept(np.arange(n)[:, None], np.arange(m)), device=x.device)
+    zero = full((), 0, dtype=x.dtype, device=x.device)
+    return function("where")(mask, x, zero)
+
+
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
+    """A tensor of another library's CPU array, sharing its memory where `copy` is not true."""
+    array = np.from_dlpack(x)
+    if copy or not array.flags.c_contiguous or not memory.on_host(here(device)):
+        if copy is False:
+            raise ValueError("this array needs a copy")
+        return asarray(array, device=device)
+    return asarray(array, device=device, copy=False)
+
+
+def meshgrid(*arrays: Tensor, indexing: str = "xy") -> tuple[Tensor, ...]:
+    """Coordinates of a grid from those along its axes."""
+    if indexing not in ("xy", "ij"):
+        raise ValueError(f"indexing={indexing!r}: expected xy or ij")
+    count = len(arrays)
+    shape = [a.shape[0] for a in arrays]
+    order = list(range(count))
+    if indexing == "xy" and count > 1:
+        order[:2] = [1, 0]
+    final = tuple(shape[k] for k in order)
+    return tuple(
+        broadcast_to(
+            basic_view_of(a, tuple(slice(None) if order[k] == n else None for k in range(count))),
+            final,
+        )
+        for n, a in enumerate(arrays)
+    )
+
+
+def basic_view_of(x: Tensor, items: tuple[Any, ...]) -> Tensor:
+    return x._through(basic_view(x._seen(), items))
+
+
+# ---- axes ----------------------------------------------------------------------------------------
+
+
+def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
+    """The axes in another order: a view."""
+    wanted = tuple(operator.index(a) % max(x.ndim, 1) for a in axes)
+    if sorted(wanted) != list(range(x.ndim)):
+        raise ValueError(f"{tuple(axes)} is not an order of {x.ndim} axes")
+    return x.permute(wanted)
+
+
+def matrix_transpose(x: Tensor, /) -> Tensor:
+    """The last two axes exchanged: a view."""
+    return x.mT
+
+
+def moveaxis(x: Tensor, source: Any, destination: Any, /) -> Tensor:
+    """Axes moved to other places, the others in order: a view."""
+    order = np.moveaxis(np.empty((0,) * 0 + tuple(range(1, x.ndim + 1))), source, destination)
+    return x.permute(tuple(n - 1 for n in order.shape))
+
+
+def expand_dims(x: Tensor, /, axis: Any = 0) -> Tensor:
+    """With an axis of length 1 put in: a view."""
+    given = axis if isinstance(axis, tuple | list) else (axis,)
+    ndim = x.ndim + len(given)
+    wanted = set()
+    for a in given:
+        if not -ndim <= a < ndim:
+            raise IndexError(f"axis {a} of a tensor with {ndim} axes")
+        wanted.add(a % ndim)
+    if len(wanted) < len(given):
+        raise ValueError(f"an axis stands twice in {given}")
+    return basic_view_of(x, tuple(None if k in wanted else slice(None) for k in range(ndim)))
+
+
+def squeeze(x: Tensor, /, axis: Any) -> Tensor:
+    """Without axes of length 1: a view."""
+    axes = as_axes(axis, x.ndim)
+    long = [a for a in axes if x.shape[a] != 1]
+    if long:
+        raise ValueError(f"axis {long[0]} has {x.shape[long[0]]} elements, not 1")
+    return basic_view_of(x, tuple(0 if k in axes else slice(None) for k in range(x.ndim)))
+
+
+def flip(x: Tensor, /, *, axis: Any = None) -> Tensor:
+    """The elements in reverse order along axes: a view."""
+    axes = as_axes(axis, x.ndim)
+    back = slice(None, None, -1)
+    return basic_view_of(x, tuple(back if k in axes else slice(None) for k in range(x.ndim)))
+
+
+def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
+    """Tensors behind each other along an axis; with `axis=None` all elements in a row."""
+    from ruda.tensor.tensor import reshape
+
+    if not arrays:
+        raise ValueError("nothing to put together")
+    if axis is None:
+        arrays, axis = [reshape(a, (-1,)) for a in arrays], 0
+    kind = result_type(*arrays)
+    k = as_axes(axis, arrays[0].ndim)[0]
+    shape = list(arrays[0].shape)
+    shape[k] = sum(a.shape[k] for a in arrays)
+    out = empty(tuple(shape), dtype=kind, device=arrays[0].device)
+    start = 0
+    for a in arrays:
+        if a.shape[:k] + a.shape[k + 1 :] != out.shape[:k] + out.shape[k + 1 :]:
+            raise ValueError(f"shapes {[b.shape for b in arrays]} differ beside axis {axis}")
+        stop = start + a.shape[k]
+        out[(*(slice(None),) * k, slice(start, stop))] = astype(a, kind, copy=False)
+        start = stop
+    return out
+
+
+def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
+    """Tensors of one shape along a new axis."""
+    return concat([expand_dims(a, axis) for a in arrays], axis=axis)
+
+
+def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
+    """The parts along an axis: views."""
+    k = as_axes(axis, x.ndim)[0]
+    return tuple(basic_view_of(x, (*(slice(None),) * k, n)) for n in range(x.shape[k]))
+
+
+def broadcast_arrays(*arrays: Tensor) -> tuple[Tensor, ...]:
+    """All at their common shape: views."""
+    shape = broadcast_shapes(*(a.shape for a in arrays))
+    return tuple(broadcast_to(a, shape) for a in arrays)
+
+
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The common shape."""
+    return graph.broadcast("broadcast_shapes", [as_shape(s) for s in shapes]) if shapes else ()
+
+
+def roll(x: Tensor, /, shift: Any, *, axis: Any = None) -> Tensor:
+    """The elements moved along axes; what leaves at one end comes in at the other."""
+    from ruda.tensor.tensor import reshape
+
+    if axis is None:
+        return reshape(roll(reshape(x, (-1,)), shift, axis=0), x.shape)
+    shifts = shift if isinstance(shift, tuple) else (shift,)
+    axes = axis if isinstance(axis, tuple) else (axis,) * len(shifts)
+    for s, a in zip(shifts, axes, strict=True):
+        k = as_axes(a, x.ndim)[0]
+        n = x.shape[k]
+        if n:
+            before = (slice(None),) * k
+            cut = (-s) % n
+            x = concat([x[(*before, slice(cut, None))], x[(*before, slice(0, cut))]], axis=k)
+    return x
+
+
+# ---- statistics that are made of other ops -------------------------------------------------------
+
+
+def mean(x: Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """The sum divided by the number of elements."""
+    axes = as_axes(axis, x.ndim)
+    count = math.prod(x.shape[a] for a in axes)
+    x = x if x.dtype.is_inexact else astype(x, default_float())
+    return function("sum")(x, axis=axes, keepdims=keepdims) / float(count)
+
+
+def var(
+    x: Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False
+) -> Tensor:
+    """The mean of the squared distances from the mean; `correction` is taken from the count."""
+    axes = as_axes(axis, x.ndim)
+    count = math.prod(x.shape[a] for a in axes)
+    away = x - mean(x, axis=axes, keepdims=True)
+    total = function("sum")(away * away, axis=axes, keepdims=keepdims)
+    return total / max(float(count) - correction, 0.0)
+
+
+def std(
+    x: Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False
+) -> Tensor:
+    """The square root of `var`."""
+    return function("sqrt")(var(x, axis=axis, correction=correction, keepdims=keepdims))
+
+
+def count_nonzero(x: Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """How many elements are not zero."""
+    return function("sum")(astype(x, dtypes.bool_), axis=axis, keepdims=keepdims)
+
+
+# ---- dtypes --------------------------------------------------------------------------------------
+
+
+def result_type(*values: Any) -> DType:
+    """The dtype that an op on tensors, dtypes and Python numbers gives."""
+    kinds = [
+        WEAK[type(v)] if type(v) in WEAK else v.dtype if isinstance(v, Tensor) else as_dtype(v)
+        for v in values
+    ]
+    if not kinds:
+        raise ValueError("`result_type` needs something")
+    found = kinds[0]
+    for kind in kinds[1:]:
+        found = promote(found, kind)
+    return default_of(found)
+
+
+def can_cast(from_: Any, to: Any, /) -> bool:
+    """Whether promotion with `to` gives `to`."""
+    have = from_.dtype if isinstance(from_, Tensor) else as_dtype(from_)
+    return result_type(have, as_dtype(to)) is as_dtype(to)
+
+
+KINDS = {
+    "bool": ("bool",), "signed integer": ("int",), "unsigned integer": ("uint",),
+    "integral": ("int", "uint"), "real floating": ("float",), "complex floating": ("complex",),
+    "numeric": ("int", "uint", "float", "complex"),
+}  # fmt: skip
+
+
+def isdtype(dtype: Any, kind: Any) -> bool:
+    """Whether a dtype is of a kind ("integral", "real floating"...), or is a dtype."""
+    found = as_dtype(dtype)
+    if isinstance(kind, tuple):
+        return any(isdtype(found, k) for k in kind)
+    if isinstance(kind, str):
+        if kind not in KINDS:
+            raise ValueError(f"no kind {kind!r}; there are {', '.join(KINDS)}")
+        return found.kind in KINDS[kind]
+    return found is as_dtype(kind)
+
+
+class finfo(NamedTuple):
+    """Limits of a floating dtype."""
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+    dtype: DType
+
+
+class iinfo(NamedTuple):
+    """Limits of an integer dtype."""
+
+    bits: int
+    max: int
+    min: int
+    dtype: DType
+
+
+def make_finfo(type: Any, /) -> finfo:
+    """Limits of a floating dtype; of a complex one, those of its parts."""
+    kind = (type.dtype if isinstance(type, Tensor) else as_dtype(type)).real
+    if kind.kind != "float":
+        raise DTypeError(f"{kind} is not a floating dtype")
+    if kind is dtypes.bfloat16:
+        import ml_dtypes
+
+        found: Any = ml_dtypes.finfo(kind.numpy)  # type: ignore[no-untyped-call]
+    else:
+        found = np.finfo(kind.numpy)
+    return finfo(
+        kind.bits, float(found.eps), float(found.max), float(found.min),
+        float(found.smallest_normal), kind,
+    )  # fmt: skip
+
+
+def make_iinfo(type: Any, /) -> iinfo:
+    """Limits of an integer dtype."""
+    kind = type.dtype if isinstance(type, Tensor) else as_dtype(type)
+    if not kind.is_integer:
+        raise DTypeError(f"{kind} is not an integer dtype")
+    low, high = kind.range
+    return iinfo(kind.bits, high, low, kind)
+
+
+class Info:
+    """What `__array_namespace_info__` gives."""
+
+    def capabilities(self) -> dict[str, Any]:
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
+
+    def default_device(self) -> str:
+        return here(None)
+
+    def devices(self) -> tuple[str, ...]:
+        return Devices(d.name for d in backends.devices())
+
+    def default_dtypes(self, *, device: Any = None) -> dict[str, DType]:
+        complex_ = default_of(WEAK[complex])
+        return {
+            "real floating": default_float(), "complex floating": complex_,
+            "integral": dtypes.int64, "indexing": dtypes.int64,
+        }  # fmt: skip
+
+    def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, DType]:
+        standard = [d for d in dtypes.ALL if d.name not in ("float16", "bfloat16")]
+        return {d.name: d for d in standard if kind is None or isdtype(d, kind)}
+
+
+class Devices(tuple[str, ...]):
+    """A tuple that lists can be added to, as a consumer does."""
+
+    def __add__(self, other: Any) -> Any:
+        return Devices((*self, *other))
+
+
+# ---- what NumPy does on the host -----------------------------------------------------------------
+
+
+def library(name: str, numpy: Any, doc: str) -> Any:
+    """A function that NumPy computes where the host is the device; refused elsewhere."""
+
+    def call(*values: Any, **options: Any) -> Any:
+        tensors = [v for v in values if isinstance(v, Tensor)]
+        place = tensors[0].device if tensors else here(None)
+        plain = [host_only(v, f"`{name}`") if isinstance(v, Tensor) else v for v in values]
+        named = {
+            k: host_only(v, f"`{name}`") if isinstance(v, Tensor) else v for k, v in options.items()
+        }
+        with np.errstate(all="ignore"):
+            return wrapped(numpy(*plain, **named), place)
+
+    call.__name__ = call.__qualname__ = name
+    call.__module__ = "ruda"
+    call.__doc__ = doc
+    return call
+
+
+def wrapped(found: Any, place: str) -> Any:
+    """NumPy's results as tensors, in the tuples that they come in."""
+    if isinstance(found, tuple):
+        items = [wrapped(v, place) for v in found]
+        return type(found)(*items) if hasattr(found, "_fields") else tuple(items)
+    if isinstance(found, np.ndarray | np.generic):
+        return from_node(graph.leaf(np.array(found, order="C"), as_dtype(found.dtype), place))
+    return found
+
+
+def _sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
+    out = np.sort(x, axis=axis, stable=True)
+    return np.flip(out, axis) if descending else out
+
+
+def _argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
+    if not descending:
+        return np.argsort(x, axis=axis, stable=True)
+    n = x.shape[axis] if x.ndim else 1
+    return n - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, stable=True), axis)
+
+
+def _cumulative(function: Any) -> Any:
+    def cumulative(
+        x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+    ) -> Any:
+        if dtype is not None:
+            dtype = as_dtype(dtype).numpy
+        return function(x, axis=axis, dtype=dtype, include_initial=include_initial)
+
+    return cumulative
+
+
+LIBRARY = {
+    name: library(name, numpy, doc)
+    for name, numpy, doc in (
+        ("argmax", np.argmax, "The index of the greatest element, along `axis` or of all."),
+        ("argmin", np.argmin, "The index of the least element, along `axis` or of all."),
+        ("nonzero", np.nonzero, "The indices of the elements that are not zero."),
+        ("searchsorted", np.searchsorted, "Where values go in a sorted tensor."),
+        ("sort", _sort, "The elements in order along `axis`, NaN last."),
+        ("argsort", _argsort, "Indices that put the elements in order, equal ones as they stood."),
+        ("cumulative_sum", _cumulative(np.cumulative_sum), "Sums up to each element."),
+        ("cumulative_prod", _cumulative(np.cumulative_prod), "Products up to each element."),
+        ("take", np.take, "Elements at indices along an axis."),
+        ("take_along_axis", np.take_along_axis, "Elements at an index for each place."),
+        ("repeat", np.repeat, "Each element several times."),
+        ("tile", np.tile, "The tensor several times along each axis."),
+        ("diff", np.diff, "Differences of neighbours along an axis."),
+        ("isin", np.isin, "Whether each element is among others."),
+        ("unique_all", np.unique_all, "Values that differ, where they stand first, and how often."),
+        ("unique_counts", np.unique_counts, "Values that differ, and how often they stand."),
+        ("unique_inverse", np.unique_inverse, "Values that differ, and which of them each is."),
+        ("unique_values", np.unique_values, "Values that differ."),
+        ("matmul", np.matmul, "The matrix product."),
+        ("tensordot", np.tensordot, "Sums of products over axes of two tensors."),
+        ("vecdot", np.vecdot, "The inner product along an axis, the first one conjugated."),
+    )
+}  # fmt: skip

@@ -1,0 +1,80 @@
+"""Memory of tensors: NumPy arrays where the host is the device, `DeviceArray`s elsewhere.
+
+A node's value lies in C order without gaps; views of it have strides, in elements.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ruda import backends
+from ruda.backends.base import DeviceArray
+from ruda.dtypes import DType
+
+HOST = ("cpu", "sim")
+
+
+class View(NamedTuple):
+    """Elements of a buffer: strides and offset count elements."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+
+def on_host(device: str) -> bool:
+    return device in HOST
+
+
+def allocate(shape: tuple[int, ...], dtype: DType, device: str) -> Any:
+    if on_host(device):
+        return np.empty(shape, dtype.numpy)
+    return DeviceArray.allocate(backends.get(device), device, shape, dtype.numpy)
+
+
+def from_host(array: np.ndarray[Any, Any], device: str) -> Any:
+    """A new buffer with the elements of an array."""
+    if on_host(device):
+        return np.array(array, order="C")
+    out = DeviceArray.allocate(backends.get(device), device, array.shape, array.dtype)
+    out.copy_to_device(np.ascontiguousarray(array).reshape(array.shape))
+    return out
+
+
+def to_host(buffer: Any) -> np.ndarray[Any, Any]:
+    """The elements as a NumPy array: the memory itself on the host, else a copy."""
+    if isinstance(buffer, np.ndarray):
+        return buffer
+    found: np.ndarray[Any, Any] = buffer.copy_to_host()
+    return found
+
+
+def contiguous(shape: tuple[int, ...]) -> View:
+    """The view that is the whole buffer.
+
+    >>> contiguous((2, 3))
+    View(shape=(2, 3), strides=(3, 1), offset=0)
+    """
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= max(n, 1)
+    return View(shape, tuple(strides[::-1]))
+
+
+def view(buffer: Any, seen: View) -> Any:
+    """A buffer's elements through a view, without a copy."""
+    itemsize = buffer.dtype.itemsize
+    strides = tuple(s * itemsize for s in seen.strides)
+    if isinstance(buffer, np.ndarray):
+        if math.prod(seen.shape) == 0:
+            return np.empty(seen.shape, buffer.dtype)
+        start = buffer.reshape(-1)[seen.offset :]
+        return np.lib.stride_tricks.as_strided(start, seen.shape, strides)
+    return DeviceArray(
+        buffer._backend, buffer.storage, seen.shape, buffer.dtype, strides,
+        buffer.offset + seen.offset * itemsize,
+    )  # fmt: skip

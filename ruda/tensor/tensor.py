@@ -1,0 +1,763 @@
+"""The tensor: a handle on a storage, perhaps through a view.
+
+Operators record ops (`graph`); reading computes them (`execute`). Slices, transposes and flips are
+views: they share the storage, and a write through one is seen by all. A write makes the storage's
+memory its own first if somebody else still needs the old values.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ruda import backends, dtypes
+from ruda.dtypes import DType, as_dtype, default_float, promote
+from ruda.errors import DTypeError, ShapeError
+from ruda.jit import intrinsics
+from ruda.tensor import execute, graph, memory
+from ruda.tensor.graph import WEAK, Node
+from ruda.tensor.memory import View
+from ruda.tensor.opdef import in_kernel
+from ruda.tensor.ops import OPS
+
+Index = Any
+
+
+class Storage:
+    """Whose elements change: the node that holds them now."""
+
+    __slots__ = ("__weakref__", "node")
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        node.handles += 1
+
+    def replace(self, node: Node) -> None:
+        self.node.handles -= 1
+        self.node = node
+        node.handles += 1
+
+    def __del__(self) -> None:
+        self.node.handles -= 1
+
+
+class Tensor:
+    """An n-dimensional array on a device, computed when it is read.
+
+    >>> import ruda
+    >>> x = ruda.asarray([1.0, 2.0, 3.0])
+    >>> x * 2 + 1
+    Tensor([3., 5., 7.], dtype=float32, device='cpu')
+    >>> x[::-1][0] = 10; x
+    Tensor([ 1.,  2., 10.], dtype=float32, device='cpu')
+    """
+
+    __slots__ = ("_storage", "_view", "device", "dtype", "shape")
+    __array_priority__ = 100.0
+    __hash__ = None  # type: ignore[assignment]
+
+    shape: tuple[int, ...]
+    dtype: DType
+    device: str
+
+    def __init__(self, storage: Storage, view: View | None = None) -> None:
+        node = storage.node
+        self._storage, self._view = storage, view
+        self.shape = node.shape if view is None else view.shape
+        self.dtype, self.device = node.dtype, node.device
+
+    if TYPE_CHECKING:  # the operators are made from rows, below
+
+        def __add__(self, other: Any) -> Tensor: ...
+        def __radd__(self, other: Any) -> Tensor: ...
+        def __sub__(self, other: Any) -> Tensor: ...
+        def __rsub__(self, other: Any) -> Tensor: ...
+        def __mul__(self, other: Any) -> Tensor: ...
+        def __rmul__(self, other: Any) -> Tensor: ...
+        def __truediv__(self, other: Any) -> Tensor: ...
+        def __rtruediv__(self, other: Any) -> Tensor: ...
+        def __floordiv__(self, other: Any) -> Tensor: ...
+        def __rfloordiv__(self, other: Any) -> Tensor: ...
+        def __mod__(self, other: Any) -> Tensor: ...
+        def __pow__(self, other: Any) -> Tensor: ...
+        def __rpow__(self, other: Any) -> Tensor: ...
+        def __and__(self, other: Any) -> Tensor: ...
+        def __or__(self, other: Any) -> Tensor: ...
+        def __xor__(self, other: Any) -> Tensor: ...
+        def __lshift__(self, other: Any) -> Tensor: ...
+        def __rshift__(self, other: Any) -> Tensor: ...
+        def __matmul__(self, other: Any) -> Tensor: ...
+        def __neg__(self) -> Tensor: ...
+        def __pos__(self) -> Tensor: ...
+        def __abs__(self) -> Tensor: ...
+        def __invert__(self) -> Tensor: ...
+        def __eq__(self, other: object) -> Tensor: ...  # type: ignore[override]
+        def __ne__(self, other: object) -> Tensor: ...  # type: ignore[override]
+        def __lt__(self, other: Any) -> Tensor: ...
+        def __le__(self, other: Any) -> Tensor: ...
+        def __gt__(self, other: Any) -> Tensor: ...
+        def __ge__(self, other: Any) -> Tensor: ...
+
+    # -- what it is --
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * self.itemsize
+
+    @property
+    def T(self) -> Tensor:
+        """The transpose of a matrix: a view."""
+        if self.ndim != 2:
+            raise ShapeError(f"`.T` is of matrices, not of shape {self.shape}: use `permute_dims`")
+        return self.permute((1, 0))
+
+    @property
+    def mT(self) -> Tensor:
+        """The last two axes exchanged: a view."""
+        if self.ndim < 2:
+            raise ShapeError(f"`.mT` needs two axes, not shape {self.shape}")
+        return self.permute((*range(self.ndim - 2), self.ndim - 1, self.ndim - 2))
+
+    # -- nodes and views --
+
+    def node(self) -> Node:
+        """The node that is this tensor's elements; for a view, of memory that exists."""
+        node = self._storage.node
+        if self._view is None:
+            return node
+        execute.realize([node])
+        seen = graph.leaf(memory.view(node.value, self._view), self.dtype, self.device)
+        seen.inputs = (node,)  # as long as an op waits for these elements, nobody may write them
+        return seen
+
+    def _seen(self) -> View:
+        return memory.contiguous(self.shape) if self._view is None else self._view
+
+    def _through(self, view: View) -> Tensor:
+        return Tensor(self._storage, view)
+
+    def buffer(self) -> Any:
+        """The memory, computed: a NumPy array on the host, else a `DeviceArray`."""
+        node = self.node()
+        execute.realize([node])
+        return node.value
+
+    def permute(self, axes: Sequence[int]) -> Tensor:
+        """The axes in another order: a view."""
+        seen = self._seen()
+        return self._through(
+            View(
+                tuple(seen.shape[a] for a in axes), tuple(seen.strides[a] for a in axes),
+                seen.offset,
+            )
+        )  # fmt: skip
+
+    # -- values --
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The elements as a NumPy array of its own."""
+        found = memory.to_host(self.buffer())
+        return np.array(found)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """A read-only view on the host; a copy from other devices, which `copy=False` refuses."""
+        shared = memory.on_host(self.device)
+        if copy is False and not shared:
+            raise ValueError(f"a tensor on {self.device} cannot be a NumPy array without a copy")
+        found = memory.to_host(self.buffer())
+        if copy or (dtype is not None and np.dtype(dtype) != found.dtype):
+            if copy is False:
+                raise ValueError(f"{self.dtype} as {dtype} needs a copy")
+            return np.array(found, dtype=dtype)
+        if shared:
+            self._storage.node.exported = True
+            found = found.view()
+            found.flags.writeable = False
+        return found
+
+    def item(self) -> Any:
+        """The only element as a Python number."""
+        if self.size != 1:
+            raise ShapeError(f"a tensor of shape {self.shape} is not one number")
+        return memory.to_host(self.buffer()).reshape(()).item()
+
+    def tolist(self) -> Any:
+        """The elements as nested lists."""
+        return memory.to_host(self.buffer()).tolist()
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        if not self.dtype.is_integer:
+            raise TypeError(f"a tensor of {self.dtype} is not an index")
+        return int(self.item())
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a tensor without axes has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self.shape:
+            raise TypeError("a tensor without axes cannot be iterated over")
+        return (self[k] for k in range(self.shape[0]))
+
+    def __repr__(self) -> str:
+        body = np.array2string(memory.to_host(self.buffer()), separator=", ", prefix="Tensor(")
+        return f"Tensor({body}, dtype={self.dtype}, device={self.device!r})"
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
+
+    # -- indexing --
+
+    def __getitem__(self, key: Index) -> Tensor:
+        items = key if isinstance(key, tuple) else (key,)
+        if any(_is_array(i) for i in items):
+            return self._gather(items)
+        return self._through(basic_view(self._seen(), items))
+
+    def _gather(self, items: tuple[Any, ...]) -> Tensor:
+        host = host_only(self, "indexing by arrays")
+        return from_buffer(np.array(host[_numpy_index(items)], order="C"), self.device)
+
+    def __setitem__(self, key: Index, value: Any) -> None:
+        items = key if isinstance(key, tuple) else (key,)
+        view = None
+        if not any(_is_array(i) for i in items):
+            view = basic_view(self._seen(), items)
+        source = value if isinstance(value, Tensor) else asarray(value, device=self.device)
+        check_assignable(source, self.dtype, isinstance(value, tuple(WEAK)))
+        self._own()
+        target = self._storage.node.value
+        if view is None:
+            host = host_only(self, "indexing by arrays")
+            with np.errstate(all="ignore"):
+                host[_numpy_index(items)] = memory.to_host(source.buffer())
+            return
+        here = memory.view(target, view)
+        if source.shape != view.shape:
+            graph.broadcast("assignment", [view.shape, source.shape])
+            source = broadcast_to(source, view.shape)
+        if isinstance(here, np.ndarray):
+            with np.errstate(all="ignore"):
+                here[...] = source.buffer()
+        else:
+            here.copy_to_device(astype(source, self.dtype).buffer())
+
+    def _own(self) -> None:
+        """Make sure that the storage's memory is seen by its own handles alone."""
+        node = self._storage.node
+        execute.realize([node])
+        # Seen by: the storage, this name, getrefcount's argument. All else is a pending op.
+        if node.exported or sys.getrefcount(node) > 3:
+            copy = memory.allocate(node.shape, node.dtype, node.device)
+            if isinstance(copy, np.ndarray):
+                copy[...] = node.value
+            else:
+                copy.copy_to_device(node.value)
+            self._storage.replace(graph.leaf(copy, node.dtype, node.device))
+
+    # -- protocols --
+
+    @property
+    def __ruda_argument__(self) -> Any:
+        """The memory, for a kernel that may write it."""
+        self._own()
+        value = self._storage.node.value
+        if self._view is not None:
+            value = memory.view(value, self._view)
+        if isinstance(value, np.ndarray):
+            backend: Any = backends.get(self.device)
+            return backend.map(value, self.device)
+        return value
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12", "2025.12"):
+            raise ValueError(f"array API version {api_version!r} is not known")
+        return sys.modules["ruda"]
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        name = NUMPY_NAMES.get(ufunc.__name__, ufunc.__name__)
+        if method != "__call__" or options or name not in OPS:
+            raise TypeError(f"np.{ufunc.__name__} of ruda tensors: use ruda.{name}, or np.asarray")
+        return function(name)(*(asarray(i) if isinstance(i, np.ndarray) else i for i in inputs))
+
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Tensor:
+        """The tensor on another device; itself if it is there."""
+        name = here(device)
+        if name == self.device:
+            return self
+        if memory.on_host(name) and memory.on_host(self.device):
+            return from_buffer(self.numpy(), name)
+        return from_buffer(memory.from_host(memory.to_host(self.buffer()), name), name)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return host_only(self, "DLPack").__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return host_only(self, "DLPack").__dlpack_device__()
+
+
+NUMPY_NAMES = {
+    "true_divide": "divide", "arcsin": "asin", "arccos": "acos", "arctan": "atan",
+    "arctan2": "atan2", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
+    "absolute": "abs", "invert": "bitwise_invert", "left_shift": "bitwise_left_shift",
+    "right_shift": "bitwise_right_shift", "power": "pow", "conjugate": "conj", "rint": "round",
+}  # fmt: skip
+
+
+def host_only(t: Tensor, what: str) -> np.ndarray[Any, Any]:
+    """The memory of a tensor that NumPy reaches, or an error that says what is missing."""
+    if not memory.on_host(t.device):
+        from ruda.errors import DeviceError
+
+        raise DeviceError(
+            f"{what} on {t.device} is not there yet; move the tensor with `.to_device('cpu')`"
+        )
+    found: np.ndarray[Any, Any] = t.buffer()
+    return found
+
+
+def check_assignable(source: Tensor, dtype: DType, weak: bool) -> None:
+    """A write never changes the kind of what is written, but for Python numbers that fit."""
+    rank = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
+    if rank[source.dtype.kind] > rank[dtype.kind]:
+        raise DTypeError(
+            f"cannot write {source.dtype} into a tensor of {dtype}; convert with `astype`"
+        )
+
+
+# ---- making tensors ------------------------------------------------------------------------------
+
+
+def from_node(node: Node) -> Tensor:
+    return Tensor(Storage(node))
+
+
+def from_buffer(buffer: Any, device: str) -> Tensor:
+    return from_node(graph.leaf(buffer, as_dtype(buffer.dtype), device))
+
+
+def here(device: Any) -> str:
+    """The device of a creation function's argument."""
+    name = backends.current() if device is None else str(getattr(device, "name", device))
+    return f"{name}:0" if name in ("cuda", "wgpu") else name
+
+
+def asarray(
+    obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None
+) -> Tensor:
+    """A tensor of an array, nested lists or a number. NumPy arrays are copied unless `copy=False`.
+
+    Python floats become the default float, Python integers int64.
+
+    >>> import ruda
+    >>> ruda.asarray([[1, 2], [3, 4]]).shape, ruda.asarray(1.5).dtype
+    ((2, 2), ruda.float32)
+    """
+    wanted = None if dtype is None else as_dtype(dtype)
+    if isinstance(obj, Tensor):
+        found = obj if device is None else obj.to_device(device)
+        if wanted is not None and wanted is not found.dtype:
+            if copy is False:
+                raise ValueError(f"{found.dtype} as {wanted} needs a copy")
+            return astype(found, wanted)
+        return from_buffer(copied(found), found.device) if copy else found
+    place = here(device)
+    if isinstance(obj, np.ndarray | np.generic):
+        array = np.asarray(obj)
+        kind = wanted or as_dtype(array.dtype)
+        if copy is False:
+            if kind != as_dtype(array.dtype) or not memory.on_host(place):
+                raise ValueError(f"a NumPy array of {array.dtype} on {place} needs a copy")
+            if not array.flags.c_contiguous:
+                raise ValueError("a NumPy array with gaps or in another order needs a copy")
+            shared = graph.leaf(array, kind, place)
+            return from_node(shared)
+        return from_buffer(memory.from_host(execute.converted(array, kind), place), place)
+    array, kind = from_python(obj)
+    return from_buffer(memory.from_host(execute.converted(array, wanted or kind), place), place)
+
+
+def copied(t: Tensor) -> Any:
+    out = memory.allocate(t.shape, t.dtype, t.device)
+    if isinstance(out, np.ndarray):
+        out[...] = t.buffer()
+    else:
+        out.copy_to_device(t.buffer())
+    return out
+
+
+def from_python(obj: Any) -> tuple[np.ndarray[Any, Any], DType]:
+    """A number or nested sequence as an array, and the dtype that ruda gives it."""
+    if isinstance(obj, list | tuple) and any(isinstance(v, Tensor) for v in obj):
+        obj = [np.asarray(v) if isinstance(v, Tensor) else v for v in obj]
+    try:
+        array = np.asarray(obj)
+    except ValueError as error:
+        raise ShapeError(f"the lists are not of equal lengths: {error}") from None
+    if array.dtype.kind not in "biufc":
+        raise DTypeError(f"{type(obj).__name__} does not become a tensor of numbers")
+    kind = as_dtype(array.dtype)
+    if not _has_numpy(obj):
+        if kind.kind == "float":
+            kind = default_float()
+        elif kind.kind == "complex":
+            kind = dtypes.complex128 if default_float() is dtypes.float64 else dtypes.complex64
+    return array, kind
+
+
+def _has_numpy(obj: Any) -> bool:
+    if isinstance(obj, list | tuple):
+        return any(_has_numpy(v) for v in obj)
+    return isinstance(obj, np.ndarray | np.generic)
+
+
+# ---- functions of rows ---------------------------------------------------------------------------
+
+
+def operand(value: Any, device: str) -> Any:
+    """What `graph.record` takes: a node, or a Python number."""
+    if type(value) is Tensor:
+        return value.node() if value._view is not None else value._storage.node
+    if type(value) in WEAK:
+        return value
+    if isinstance(value, np.ndarray | np.generic):
+        return asarray(value, device=device).node()
+    kinds: tuple[Any, ...] = (int, float, complex)
+    for kind in kinds:  # subclasses
+        if isinstance(value, kind):
+            return kind(value)
+    raise TypeError(f"a tensor or a number is needed, not {type(value).__name__}")
+
+
+def function(name: str) -> Callable[..., Tensor]:
+    """The public function of an elementwise row."""
+    found = FUNCTIONS.get(name)
+    if found is None:
+        found = FUNCTIONS[name] = _elementwise(name) if OPS[name].kind == "elementwise" else (
+            _reduction(name)
+        )  # fmt: skip
+    return found
+
+
+FUNCTIONS: dict[str, Callable[..., Tensor]] = {}
+
+
+def _elementwise(name: str) -> Callable[..., Tensor]:
+    row = OPS[name]
+    count = len(row.parameters)
+
+    def call(*values: Any, **named: Any) -> Tensor:
+        if named or len(values) != count:
+            values = bind(row.name, row.parameters, values, named)
+        device = next((v.device for v in values if type(v) is Tensor), None)
+        if device is None:
+            values = (asarray(values[0]), *values[1:])
+            device = values[0].device
+        if row.name == "clip":
+            values = clip_bounds(values)
+        return from_node(graph.record(row, [operand(v, device) for v in values]))
+
+    call.__name__ = call.__qualname__ = name
+    call.__module__ = "ruda"
+    call.__doc__ = f"{row.doc}\n\nElementwise: {', '.join(row.parameters)} broadcast."
+    if f"ruda.{name}" in intrinsics.BY_NAME:
+        call.__ruda_name__ = name  # type: ignore[attr-defined]
+    else:
+        call.__ruda_op__ = functools.partial(in_kernel, row)  # type: ignore[attr-defined]
+    return call
+
+
+def clip_bounds(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """`None` is no bound: the least or greatest value."""
+    x = values[0]
+    if x.dtype.kind == "float":
+        low, high = -math.inf, math.inf
+    else:
+        low, high = x.dtype.range
+    return x, low if values[1] is None else values[1], high if values[2] is None else values[2]
+
+
+def bind(
+    name: str, parameters: tuple[str, ...], values: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[Any, ...]:
+    given = dict(zip(parameters, values, strict=False)) | named
+    optional = {"min", "max"} if name == "clip" else set()
+    missing = [p for p in parameters if p not in given and p not in optional]
+    extra = [p for p in given if p not in parameters]
+    if missing or extra or len(values) > len(parameters):
+        raise TypeError(f"`{name}` takes ({', '.join(parameters)})")
+    return tuple(given.get(p) for p in parameters)
+
+
+def as_axes(axis: Any, ndim: int) -> tuple[int, ...]:
+    """Axes of a reduction, in order and not negative."""
+    if axis is None:
+        return tuple(range(ndim))
+    given = axis if isinstance(axis, tuple | list) else (axis,)
+    out = []
+    for a in given:
+        k = operator.index(a)
+        if not -ndim <= k < ndim:
+            raise ShapeError(f"axis {k} of a tensor with {ndim} axes")
+        out.append(k % ndim)
+    if len(set(out)) < len(out):
+        raise ShapeError(f"an axis stands twice in {given}")
+    return tuple(sorted(out))
+
+
+def _reduction(name: str) -> Callable[..., Tensor]:
+    row = OPS[name]
+
+    def call(x: Any, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
+        x = x if isinstance(x, Tensor) else asarray(x)
+        if dtype is not None:
+            x = astype(x, dtype)
+        elif row.rule == "accumulate":
+            x = astype(x, row.dtypes((x.dtype,))[1])
+        found = from_node(graph.reduce(row, x.node(), as_axes(axis, x.ndim), keepdims))
+        return found if dtype is None else astype(found, dtype)
+
+    call.__name__ = call.__qualname__ = name
+    call.__module__ = "ruda"
+    call.__doc__ = f"{row.doc}\n\nOver all elements, or along `axis` (an int or several)."
+    return call
+
+
+def astype(x: Tensor, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Tensor:
+    """The elements at another dtype: integers wrap, floats saturate into integers.
+
+    >>> import ruda
+    >>> ruda.astype(ruda.asarray([1.7, -2.5]), ruda.int32)
+    Tensor([ 1, -2], dtype=int32, device='cpu')
+    """
+    wanted = as_dtype(dtype)
+    if device is not None:
+        x = x.to_device(device)
+    if wanted is x.dtype:
+        return from_buffer(copied(x), x.device) if copy else x
+    if x.dtype.kind == "complex" and wanted.kind != "complex":
+        raise DTypeError(f"{x.dtype} does not become {wanted}: take `ruda.real` or `ruda.abs`")
+    return from_node(graph.record(conversion(wanted), [x.node()]))
+
+
+def conversion(dtype: DType) -> Any:
+    """The row that converts to a dtype."""
+    from ruda.tensor.opdef import RULES, Row
+
+    name = f"to_{dtype.name}"
+    if name not in OPS:
+        RULES[name] = lambda inputs: (inputs[0], dtype)
+        OPS[name] = Row(
+            name, ("x",), "any", name, lambda x: x.cast(dtype),
+            lambda x: execute.converted(x, dtype), f"x as {dtype}.",
+        )  # fmt: skip
+    return OPS[name]
+
+
+# ---- views ---------------------------------------------------------------------------------------
+
+
+def _is_array(item: Any) -> bool:
+    """Whether an index picks elements by arrays: not an integer, slice, None or `...`."""
+    if isinstance(item, Tensor):
+        return item.ndim > 0 or item.dtype.kind == "bool"
+    return isinstance(item, list | bool | np.bool_) or (
+        isinstance(item, np.ndarray) and (item.ndim > 0 or item.dtype.kind == "b")
+    )
+
+
+def _numpy_index(items: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(np.asarray(i) if isinstance(i, Tensor | list) else i for i in items)
+
+
+def basic_view(seen: View, items: tuple[Any, ...]) -> View:
+    """What integers, slices, None and `...` select of a view.
+
+    >>> basic_view(memory.contiguous((3, 4)), (slice(None, None, -1), 1))
+    View(shape=(3,), strides=(-4,), offset=9)
+    """
+    used = sum(i is not None and i is not Ellipsis for i in items)
+    ndim = len(seen.shape)
+    if used > ndim:
+        raise IndexError(f"{used} indices into a tensor with {ndim} axes")
+    dots = sum(i is Ellipsis for i in items)
+    if dots > 1:
+        raise IndexError("an index has at most one `...`")
+    if not dots:
+        items = (*items, Ellipsis)
+    shape: list[int] = []
+    strides: list[int] = []
+    offset, axis = seen.offset, 0
+    for item in items:
+        if item is None:
+            shape.append(1)
+            strides.append(0)
+        elif item is Ellipsis:
+            rest = ndim - used
+            shape += seen.shape[axis : axis + rest]
+            strides += seen.strides[axis : axis + rest]
+            axis += rest
+        elif isinstance(item, slice):
+            n, step = seen.shape[axis], seen.strides[axis]
+            start, stop, by = item.indices(n)
+            count = len(range(start, stop, by))
+            offset += start * step if count else 0
+            shape.append(count)
+            strides.append(by * step)
+            axis += 1
+        else:
+            try:
+                k = operator.index(item)
+            except TypeError:
+                raise IndexError(
+                    f"an index is made of integers, slices, None, ... and arrays, "
+                    f"not {type(item).__name__}"
+                ) from None
+            n = seen.shape[axis]
+            if not -n <= k < n:
+                raise IndexError(f"index {k} is out of bounds for axis {axis} with {n} elements")
+            offset += k % n * seen.strides[axis]
+            axis += 1
+    return View(tuple(shape), tuple(strides), offset)
+
+
+def broadcast_to(x: Tensor, /, shape: Sequence[int]) -> Tensor:
+    """The tensor repeated to a shape: a view."""
+    shape = tuple(operator.index(n) for n in shape)
+    seen = x._seen()
+    missing = len(shape) - len(seen.shape)
+    fits = missing >= 0 and all(
+        n in (1, m) for n, m in zip(seen.shape, shape[missing:], strict=True)
+    )
+    if not fits:
+        raise ShapeError(f"a tensor of shape {x.shape} does not broadcast to {shape}")
+    strides = tuple(
+        s if n == m else 0
+        for n, m, s in zip(seen.shape, shape[missing:], seen.strides, strict=True)
+    )
+    return x._through(View(shape, (0,) * missing + strides, seen.offset))
+
+
+def reshape(x: Tensor, /, shape: Any, *, copy: bool | None = None) -> Tensor:
+    """The elements in C order with another shape: a view where that is possible.
+
+    >>> import ruda
+    >>> ruda.reshape(ruda.arange(6), (2, -1)).shape
+    (2, 3)
+    """
+    given = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
+    wanted = [operator.index(n) for n in given]
+    if wanted.count(-1) == 1:
+        others = -math.prod(wanted)
+        wanted[wanted.index(-1)] = x.size // others if others and x.size % others == 0 else -1
+    if math.prod(wanted) != x.size or min(wanted, default=0) < 0:
+        raise ShapeError(f"a tensor of shape {x.shape} cannot have the shape {given}")
+    new = tuple(wanted)
+    seen = x._seen()
+    whole = memory.contiguous(seen.shape)
+    in_order = all(
+        a == b for a, b, n in zip(seen.strides, whole.strides, seen.shape, strict=True) if n != 1
+    )
+    if in_order and not copy:
+        return x._through(View(new, memory.contiguous(new).strides, seen.offset))
+    if copy is False:
+        raise ValueError(f"a tensor of shape {x.shape} and these strides needs a copy")
+    return reshape(from_buffer(copied(x), x.device), new)
+
+
+# ---- operators -----------------------------------------------------------------------------------
+
+
+def _add_operators() -> None:
+    from ruda.errors import DeviceError
+
+    def method(name: str) -> Callable[..., Any]:
+        call = function(name)
+
+        def run(self: Tensor, *others: Any) -> Any:
+            try:
+                return call(self, *others)
+            except TypeError as error:
+                if isinstance(error, DTypeError | DeviceError):
+                    raise
+                return NotImplemented
+
+        return run
+
+    def reflected(name: str) -> Callable[..., Any]:
+        call = function(name)
+
+        def run(self: Tensor, other: Any) -> Any:
+            try:
+                return call(other, self)
+            except TypeError as error:
+                if isinstance(error, DTypeError):
+                    raise
+                return NotImplemented
+
+        return run
+
+    def in_place(name: str) -> Callable[..., Any]:
+        call = function(name)
+
+        def run(self: Tensor, other: Any) -> Tensor:
+            result = call(self, other)
+            if result.shape != self.shape:
+                raise ShapeError(f"`{name}` in place: the result has shape {result.shape}")
+            if promote(result.dtype, self.dtype) is not self.dtype:
+                raise DTypeError(f"`{name}` in place: {result.dtype} does not fit {self.dtype}")
+            result = astype(result, self.dtype, copy=False)
+            if self._view is None:
+                self._storage.replace(result._storage.node)
+            else:
+                self[...] = result
+            return self
+
+        return run
+
+    for row in list(OPS.values()):
+        if not row.operator:
+            continue
+        setattr(Tensor, row.operator, method(row.name))
+        if len(row.parameters) == 2 and row.rule != "test":
+            bare = row.operator.strip("_")
+            setattr(Tensor, f"__r{bare}__", reflected(row.name))
+            setattr(Tensor, f"__i{bare}__", in_place(row.name))
+
+
+_add_operators()
