@@ -413,10 +413,10 @@ def innermost_loops(assembly: str) -> list[tuple[int, str]]:
         if any((a, b) != (start, end) and start <= a and b <= end for a, b in spans):
             continue
         width, remark = _remark(lines[start : end + 1])
-        line = _line_of(lines, start, end)
-        if remark and (line not in found or width > found[line][0]):
-            found[line] = width, remark  # the others do what remains
-    return [(line, remark) for line, (_, remark) in sorted(found.items())]
+        place = _line_of(lines, start, end)
+        if remark and (place not in found or width > found[place][0]):
+            found[place] = width, remark  # the others do what remains
+    return [(place, remark) for place, (_, remark) in sorted(found.items())]
 
 
 def _line_of(lines: list[str], start: int, end: int) -> int:
