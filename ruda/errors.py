@@ -62,6 +62,10 @@ class ShapeError(RudaError, ValueError):
     """Shapes of tensors that do not go together."""
 
 
+class GradientError(RudaError):
+    """A derivative that cannot be given, or that was found to be wrong."""
+
+
 class Place(NamedTuple):
     """Where something stands in the user's source; columns count from 0, in characters."""
 

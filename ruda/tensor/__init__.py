@@ -9,7 +9,8 @@ import math
 from typing import Any
 
 from ruda import dtypes
-from ruda.tensor import creation, tensor
+from ruda.tensor import creation, history, tensor
+from ruda.tensor import grad as derivatives
 from ruda.tensor.ops import OPS
 from ruda.tensor.tensor import Tensor, asarray, astype, broadcast_to, reshape
 
@@ -33,6 +34,14 @@ for _name in (
 ):  # fmt: skip
     globals()[_name] = getattr(creation, _name)
     __all__ += [_name]
+for _name in (
+    "custom_vjp", "grad", "gradcheck", "hessian", "hvp", "jacobian", "jvp", "stop_gradient",
+    "value_and_grad", "vjp",
+):  # fmt: skip
+    globals()[_name] = getattr(derivatives, _name)
+    __all__ += [_name]
+no_grad = history.no_grad
+__all__ += ["no_grad"]
 globals().update(creation.LIBRARY)
 __all__ += list(creation.LIBRARY)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Sequence
@@ -14,12 +15,12 @@ from ruda.dtypes import DType, as_dtype, default_float, default_of, promote
 from ruda.errors import DTypeError
 from ruda.tensor import graph, memory
 from ruda.tensor.graph import WEAK
+from ruda.tensor.history import attach, refuse
 from ruda.tensor.tensor import (
     Tensor,
     as_axes,
     asarray,
     astype,
-    basic_view,
     broadcast_to,
     from_buffer,
     from_node,
@@ -192,7 +193,7 @@ def meshgrid(*arrays: Tensor, indexing: str = "xy") -> tuple[Tensor, ...]:
 
 
 def basic_view_of(x: Tensor, items: tuple[Any, ...]) -> Tensor:
-    return x._through(basic_view(x._seen(), items))
+    return x[items]
 
 
 # ---- axes ----------------------------------------------------------------------------------------
@@ -265,9 +266,18 @@ def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
         if a.shape[:k] + a.shape[k + 1 :] != out.shape[:k] + out.shape[k + 1 :]:
             raise ValueError(f"shapes {[b.shape for b in arrays]} differ beside axis {axis}")
         stop = start + a.shape[k]
-        out[(*(slice(None),) * k, slice(start, stop))] = astype(a, kind, copy=False)
+        out[(*(slice(None),) * k, slice(start, stop))] = astype(a, kind, copy=False).detach()
         start = stop
-    return out
+
+    def gradient(g: Tensor, out: Tensor, *arrays: Tensor) -> list[Tensor]:
+        ends = np.cumsum([a.shape[k] for a in arrays])
+        before = (slice(None),) * k
+        return [
+            g[(*before, slice(int(end) - a.shape[k], int(end)))]
+            for a, end in zip(arrays, ends, strict=True)
+        ]
+
+    return attach(out, "concat", gradient, tuple(arrays))
 
 
 def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
@@ -471,13 +481,19 @@ def library(name: str, numpy: Any, doc: str) -> Any:
 
     def call(*values: Any, **options: Any) -> Any:
         tensors = [v for v in values if isinstance(v, Tensor)]
+        gradient = LIBRARY_GRADIENTS.get(name)
+        if gradient is None:
+            refuse(name, *tensors)
         place = tensors[0].device if tensors else here(None)
         plain = [host_only(v, f"`{name}`") if isinstance(v, Tensor) else v for v in values]
         named = {
             k: host_only(v, f"`{name}`") if isinstance(v, Tensor) else v for k, v in options.items()
         }
         with np.errstate(all="ignore"):
-            return wrapped(numpy(*plain, **named), place)
+            found = wrapped(numpy(*plain, **named), place)
+        if gradient is not None:
+            attach(found, name, functools.partial(gradient, options), tuple(values))
+        return found
 
     call.__name__ = call.__qualname__ = name
     call.__module__ = "ruda"
@@ -518,6 +534,41 @@ def _cumulative(function: Any) -> Any:
     return cumulative
 
 
+def _matmul_gradient(
+    options: Any, g: Tensor, out: Tensor, x: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor]:
+    """g y^H and x^H g; of vectors as matrices of one row or column."""
+    conj = function("conj")
+    a = x[None, :] if x.ndim == 1 else x
+    b = y[:, None] if y.ndim == 1 else y
+    if x.ndim == 1:
+        g = expand_dims(g, -1 if y.ndim == 1 else -2)
+    if y.ndim == 1:
+        g = expand_dims(g, -1)
+    left, right = g @ conj(b.mT), conj(a.mT) @ g
+    if x.ndim == 1:
+        left = left[..., 0, :]
+    if y.ndim == 1:
+        right = right[..., :, 0]
+    return left, right
+
+
+def _cumulative_sum_gradient(options: Any, g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    axis = options.get("axis")
+    k = as_axes(0 if axis is None else axis, x.ndim)[0]
+    if options.get("include_initial"):
+        g = g[(*(slice(None),) * k, slice(1, None))]
+    total = LIBRARY["cumulative_sum"](flip(g, axis=k), axis=k)
+    return (flip(total, axis=k),)
+
+
+# (options, gradient of the result, result, *inputs); what has none refuses to be differentiated.
+LIBRARY_GRADIENTS: dict[str, Any] = {
+    "matmul": _matmul_gradient,
+    "cumulative_sum": _cumulative_sum_gradient,
+    **{n: lambda options, g, out, *inputs: (None,) * len(inputs)
+       for n in ("argmax", "argmin", "nonzero", "searchsorted", "argsort", "isin")},
+}  # fmt: skip
 LIBRARY = {
     name: library(name, numpy, doc)
     for name, numpy, doc in (

@@ -92,7 +92,9 @@ class Row:
     rule      a key of RULES
     expression  of Scalars; for a reduction: (accumulator, element) -> accumulator
     numpy     its meaning, on NumPy arrays at the computing dtype
-    operator  the Python operator's method, such as "__add__"; with `reflected`, "__radd__" too
+    operator  the Python operator's method, such as "__add__"; of two operands, "__radd__" too
+    gradient  (g, result, *inputs) -> a gradient for each input, None for those without one, on
+              tensors; sums over broadcast axes are left to `grad`
     """
 
     name: str
@@ -105,6 +107,7 @@ class Row:
     kind: str = "elementwise"
     operator: str = ""
     identity: Any = None  # of a reduction
+    gradient: Callable[..., tuple[Any, ...]] | None = None
 
     def dtypes(self, inputs: tuple[DType, ...]) -> tuple[DType, DType]:
         """The dtype to compute at and the result's, or an error."""

@@ -8,6 +8,7 @@ Where NumPy departs from the array API standard, the meaning here is the standar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -28,9 +29,11 @@ def elementwise(
     doc: str,
     operator: str = "",
 ) -> None:
+    """A row of kind "elementwise"."""
     OPS[name] = Row(
-        name, tuple(parameters.split()), takes, rule, expression, numpy, doc, operator=operator
-    )
+        name, tuple(parameters.split()), takes, rule, expression, numpy, doc, operator=operator,
+        gradient=GRADIENTS.get(name),
+    )  # fmt: skip
 
 
 def reduction(
@@ -42,6 +45,7 @@ def reduction(
     identity: Any,
     doc: str,
 ) -> None:
+    """A row of kind "reduce"."""
     OPS[name] = Row(
         name, ("x",), takes, rule, expression, numpy, doc, kind="reduce", identity=identity
     )
@@ -152,6 +156,104 @@ def _scalar_math(name: str) -> Callable[..., Any]:
 def _clip(x: Any, low: Any, high: Any) -> Any:
     return np.minimum(np.maximum(x, low), high)
 
+
+# ---- gradients -----------------------------------------------------------------------------------
+
+
+class _Tensors:
+    """The functions on tensors, which are made from this table."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        import ruda.tensor
+
+        return getattr(ruda.tensor, name)  # type: ignore[no-any-return]
+
+
+t: Any = _Tensors()
+LN2, LN10, SQRT_PI = math.log(2), math.log(10), math.sqrt(math.pi)
+
+
+def _c(x: Any) -> Any:
+    """The conjugate, for gradients of complex functions."""
+    if isinstance(x, complex):
+        return x.conjugate()
+    return t.conj(x) if getattr(getattr(x, "dtype", None), "kind", "") == "complex" else x
+
+
+def _pick(g: Any, x: Any, y: Any, first: Any) -> tuple[Any, Any]:
+    """The gradient goes to the one that was taken, to both in halves if they are equal."""
+    return tuple(
+        t.where(won, g, t.where(x == y, g * 0.5, 0.0)) for won in (first, ~(first | (x == y)))
+    )
+
+
+def _power(g: Any, out: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    """At 0 ** 0 and at 0 ** y the limits that are finite."""
+    if isinstance(y, int | float | complex):
+        return (g * _c(y * t.pow(x, y - 1)) if y else g * 0.0), None
+    by_y = out * (math.log(x) if isinstance(x, int | float) and x > 0 else 0.0)
+    if not isinstance(x, int | float | complex):
+        zero = t.equal(x, 0)
+        by_y = t.where(zero, 0.0, out * t.log(t.where(zero, 1.0, x)))
+        return g * _c(t.where(t.equal(y, 0), 0.0, y * t.pow(x, y - 1))), g * _c(by_y)
+    return None, g * _c(by_y)
+
+
+def _clipped(g: Any, out: Any, x: Any, low: Any, high: Any) -> tuple[Any, ...]:
+    below, above = x < low, x > high
+    return t.where(below | above, 0.0, g), t.where(below, g, 0.0), t.where(above, g, 0.0)
+
+
+# (gradient of the result, result, *inputs) -> gradients of the inputs; a row without one is flat.
+GRADIENTS: dict[str, Callable[..., tuple[Any, ...]]] = {
+    "add": lambda g, out, x, y: (g, g),
+    "subtract": lambda g, out, x, y: (g, -g),
+    "multiply": lambda g, out, x, y: (g * _c(y), g * _c(x)),
+    "divide": lambda g, out, x, y: (g / _c(y), -g * _c(out) / _c(y)),
+    "remainder": lambda g, out, x, y: (g, -g * t.floor_divide(x, y)),
+    "pow": _power,
+    "negative": lambda g, out, x: (-g,),
+    "positive": lambda g, out, x: (g,),
+    "abs": lambda g, out, x: (g * t.sign(x),),
+    "square": lambda g, out, x: (g * 2 * _c(x),),
+    "reciprocal": lambda g, out, x: (-g * _c(out) * _c(out),),
+    "maximum": lambda g, out, x, y: _pick(g, x, y, t.greater(x, y)),
+    "minimum": lambda g, out, x, y: _pick(g, x, y, t.less(x, y)),
+    "clip": _clipped,
+    "where": lambda g, out, c, x, y: (None, t.where(c, g, 0.0), t.where(c, 0.0, g)),
+    "sqrt": lambda g, out, x: (g * 0.5 / _c(out),),
+    "cbrt": lambda g, out, x: (g / (3 * out * out),),
+    "exp": lambda g, out, x: (g * _c(out),),
+    "exp2": lambda g, out, x: (g * out * LN2,),
+    "expm1": lambda g, out, x: (g * (_c(out) + 1),),
+    "log": lambda g, out, x: (g / _c(x),),
+    "log2": lambda g, out, x: (g / (_c(x) * LN2),),
+    "log10": lambda g, out, x: (g / (_c(x) * LN10),),
+    "log1p": lambda g, out, x: (g / (_c(x) + 1),),
+    "logaddexp": lambda g, out, x, y: (g * t.sigmoid(x - y), g * t.sigmoid(y - x)),
+    "hypot": lambda g, out, x, y: (g * x / out, g * y / out),
+    "sigmoid": lambda g, out, x: (g * out * (1 - out),),
+    "sin": lambda g, out, x: (g * t.cos(_c(x)),),
+    "cos": lambda g, out, x: (-g * t.sin(_c(x)),),
+    "tan": lambda g, out, x: (g * (1 + _c(out) * _c(out)),),
+    "asin": lambda g, out, x: (g / t.sqrt(1 - _c(x) * _c(x)),),
+    "acos": lambda g, out, x: (-g / t.sqrt(1 - _c(x) * _c(x)),),
+    "atan": lambda g, out, x: (g / (1 + _c(x) * _c(x)),),
+    "atan2": lambda g, out, y, x: (g * x / (x * x + y * y), -g * y / (x * x + y * y)),
+    "sinh": lambda g, out, x: (g * t.cosh(_c(x)),),
+    "cosh": lambda g, out, x: (g * t.sinh(_c(x)),),
+    "tanh": lambda g, out, x: (g * (1 - _c(out) * _c(out)),),
+    "asinh": lambda g, out, x: (g / t.sqrt(_c(x) * _c(x) + 1),),
+    "acosh": lambda g, out, x: (g / (t.sqrt(_c(x) - 1) * t.sqrt(_c(x) + 1)),),
+    "atanh": lambda g, out, x: (g / (1 - _c(x) * _c(x)),),
+    "copysign": lambda g, out, x, y: (t.where(t.equal(out, x), g, -g), None),
+    "nextafter": lambda g, out, x, y: (g, None),
+    "real": lambda g, out, x: (g,),
+    "imag": lambda g, out, x: (g * 1j,),
+    "conj": lambda g, out, x: (_c(g),),
+    "erf": lambda g, out, x: (g * t.exp(-x * x) * (2 / SQRT_PI),),
+    "erfc": lambda g, out, x: (-g * t.exp(-x * x) * (2 / SQRT_PI),),
+}
 
 # ---- arithmetic ----------------------------------------------------------------------------------
 # fmt: off

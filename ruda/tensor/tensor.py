@@ -22,6 +22,7 @@ from ruda.errors import DTypeError, ShapeError
 from ruda.jit import intrinsics
 from ruda.tensor import execute, graph, memory
 from ruda.tensor.graph import WEAK, Node
+from ruda.tensor.history import History, attach, recording, refuse
 from ruda.tensor.memory import View
 from ruda.tensor.opdef import in_kernel
 from ruda.tensor.ops import OPS
@@ -32,13 +33,15 @@ Index = Any
 class Storage:
     """Whose elements change: the node that holds them now."""
 
-    __slots__ = ("__weakref__", "node")
+    __slots__ = ("__weakref__", "node", "version")
 
     def __init__(self, node: Node) -> None:
         self.node = node
+        self.version = 0  # counts writes: a gradient needs the values that an op saw
         node.handles += 1
 
     def replace(self, node: Node) -> None:
+        self.version += 1
         self.node.handles -= 1
         self.node = node
         node.handles += 1
@@ -58,7 +61,7 @@ class Tensor:
     Tensor([ 1.,  2., 10.], dtype=float32, device='cpu')
     """
 
-    __slots__ = ("_storage", "_view", "device", "dtype", "shape")
+    __slots__ = ("_history", "_storage", "_view", "device", "dtype", "grad", "shape")
     __array_priority__ = 100.0
     __hash__ = None  # type: ignore[assignment]
 
@@ -71,6 +74,8 @@ class Tensor:
         self._storage, self._view = storage, view
         self.shape = node.shape if view is None else view.shape
         self.dtype, self.device = node.dtype, node.device
+        self._history: History | None = None
+        self.grad: Tensor | None = None
 
     if TYPE_CHECKING:  # the operators are made from rows, below
 
@@ -167,12 +172,10 @@ class Tensor:
     def permute(self, axes: Sequence[int]) -> Tensor:
         """The axes in another order: a view."""
         seen = self._seen()
-        return self._through(
-            View(
-                tuple(seen.shape[a] for a in axes), tuple(seen.strides[a] for a in axes),
-                seen.offset,
-            )
-        )  # fmt: skip
+        shape, strides = (tuple(of[a] for a in axes) for of in (seen.shape, seen.strides))
+        out = self._through(View(shape, strides, seen.offset))
+        back = tuple(sorted(range(len(axes)), key=lambda k: axes[k]))
+        return attach(out, "permute_dims", lambda g, out, x: (g.permute(back),), (self,))
 
     # -- values --
 
@@ -246,8 +249,12 @@ class Tensor:
     def __getitem__(self, key: Index) -> Tensor:
         items = key if isinstance(key, tuple) else (key,)
         if any(_is_array(i) for i in items):
-            return self._gather(items)
-        return self._through(basic_view(self._seen(), items))
+            out = self._gather(items)
+        else:
+            out = self._through(basic_view(self._seen(), items))
+        if self._history is not None:
+            attach(out, "indexing", lambda g, out, x: (scattered(g, x, items),), (self,))
+        return out
 
     def _gather(self, items: tuple[Any, ...]) -> Tensor:
         host = host_only(self, "indexing by arrays")
@@ -255,6 +262,7 @@ class Tensor:
 
     def __setitem__(self, key: Index, value: Any) -> None:
         items = key if isinstance(key, tuple) else (key,)
+        refuse("writing into a tensor", self, value)
         view = None
         if not any(_is_array(i) for i in items):
             view = basic_view(self._seen(), items)
@@ -280,6 +288,7 @@ class Tensor:
     def _own(self) -> None:
         """Make sure that the storage's memory is seen by its own handles alone."""
         node = self._storage.node
+        self._storage.version += 1
         execute.realize([node])
         # Seen by: the storage, this name, getrefcount's argument. All else is a pending op.
         if node.exported or sys.getrefcount(node) > 3:
@@ -295,6 +304,7 @@ class Tensor:
     @property
     def __ruda_argument__(self) -> Any:
         """The memory, for a kernel that may write it."""
+        refuse("a kernel", self)
         self._own()
         value = self._storage.node.value
         if self._view is not None:
@@ -317,12 +327,44 @@ class Tensor:
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> Tensor:
         """The tensor on another device; itself if it is there."""
-        name = here(device)
-        if name == self.device:
+        name, home = here(device), self.device
+        if name == home:
             return self
-        if memory.on_host(name) and memory.on_host(self.device):
-            return from_buffer(self.numpy(), name)
-        return from_buffer(memory.from_host(memory.to_host(self.buffer()), name), name)
+        out = from_buffer(memory.from_host(memory.to_host(self.buffer()), name), name)
+        return attach(out, "to_device", lambda g, out, x: (g.to_device(home),), (self,))
+
+    # -- derivatives --
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether derivatives by this tensor, or by what it was made of, are wanted."""
+        return self._history is not None
+
+    def requires_grad_(self, wanted: bool = True) -> Tensor:
+        """Want derivatives by this tensor: `backward` adds them to `.grad`."""
+        if not wanted:
+            self._history = None
+        elif not self.dtype.is_inexact:
+            raise DTypeError(f"derivatives are of floats, not {self.dtype}")
+        elif self._history is None:
+            self._history = History("leaf", None, ())
+        return self
+
+    def detach(self) -> Tensor:
+        """The same elements, taken as constant."""
+        return Tensor(self._storage, self._view)
+
+    def backward(self, gradient: Any = None) -> None:
+        """Add derivatives to the `.grad` of what this number was made of.
+
+        >>> import ruda
+        >>> x = ruda.asarray([1.0, 2.0]).requires_grad_()
+        >>> ruda.sum(x * x).backward(); x.grad
+        Tensor([2., 4.], dtype=float32, device='cpu')
+        """
+        from ruda.tensor.grad import backward
+
+        backward(self, gradient)
 
     def __dlpack__(self, **options: Any) -> Any:
         return host_only(self, "DLPack").__dlpack__(**options)
@@ -337,6 +379,19 @@ NUMPY_NAMES = {
     "absolute": "abs", "invert": "bitwise_invert", "left_shift": "bitwise_left_shift",
     "right_shift": "bitwise_right_shift", "power": "pow", "conjugate": "conj", "rint": "round",
 }  # fmt: skip
+
+
+def scattered(g: Tensor, x: Tensor, items: tuple[Any, ...]) -> Tensor:
+    """Zeros like `x` with `g` added where an index selects."""
+    from ruda.tensor.creation import zeros
+
+    out = zeros(x.shape, dtype=g.dtype, device=x.device)
+    if any(_is_array(i) for i in items):
+        target = host_only(out, "indexing by arrays")
+        np.add.at(target, _numpy_index(items), g.buffer())
+    else:
+        out[items] = g.detach()
+    return attach(out, "scatter", lambda h, out, g: (h[items],), (g,))
 
 
 def host_only(t: Tensor, what: str) -> np.ndarray[Any, Any]:
@@ -395,7 +450,7 @@ def asarray(
             if copy is False:
                 raise ValueError(f"{found.dtype} as {wanted} needs a copy")
             return astype(found, wanted)
-        return from_buffer(copied(found), found.device) if copy else found
+        return copy_of(found) if copy else found
     place = here(device)
     if isinstance(obj, np.ndarray | np.generic):
         array = np.asarray(obj)
@@ -410,6 +465,12 @@ def asarray(
         return from_buffer(memory.from_host(execute.converted(array, kind), place), place)
     array, kind = from_python(obj)
     return from_buffer(memory.from_host(execute.converted(array, wanted or kind), place), place)
+
+
+def copy_of(x: Tensor) -> Tensor:
+    """A tensor of its own with the same elements."""
+    out = from_buffer(copied(x), x.device)
+    return attach(out, "copy", lambda g, out, x: (g,), (x,))
 
 
 def copied(t: Tensor) -> Any:
@@ -490,7 +551,11 @@ def _elementwise(name: str) -> Callable[..., Tensor]:
             device = values[0].device
         if row.name == "clip":
             values = clip_bounds(values)
-        return from_node(graph.record(row, [operand(v, device) for v in values]))
+        out = from_node(graph.record(row, [operand(v, device) for v in values]))
+        for v in values:
+            if type(v) is Tensor and v._history is not None:
+                return attach(out, name, row.gradient, tuple(values))
+        return out
 
     call.__name__ = call.__qualname__ = name
     call.__module__ = "ruda"
@@ -549,13 +614,60 @@ def _reduction(name: str) -> Callable[..., Tensor]:
             x = astype(x, dtype)
         elif row.rule == "accumulate":
             x = astype(x, row.dtypes((x.dtype,))[1])
-        found = from_node(graph.reduce(row, x.node(), as_axes(axis, x.ndim), keepdims))
+        axes = as_axes(axis, x.ndim)
+        found = from_node(graph.reduce(row, x.node(), axes, keepdims))
+        if x._history is not None:
+            attach(found, name, reduction_gradient(name, axes, keepdims), (x,))
         return found if dtype is None else astype(found, dtype)
 
     call.__name__ = call.__qualname__ = name
     call.__module__ = "ruda"
     call.__doc__ = f"{row.doc}\n\nOver all elements, or along `axis` (an int or several)."
     return call
+
+
+def reduction_gradient(name: str, axes: tuple[int, ...], keepdims: bool) -> Any:
+    """The gradient of a reduction: for the greatest and least, shared by those that are equal."""
+
+    def spread(v: Tensor, x: Tensor) -> Tensor:
+        if not keepdims:
+            kept = tuple(1 if a in axes else n for a, n in enumerate(x.shape))
+            v = reshape(v, kept)
+        return broadcast_to(v, x.shape)
+
+    def gradient(g: Tensor, out: Tensor, x: Tensor) -> tuple[Any]:
+        if name == "sum":
+            return (spread(g, x),)
+        if name == "prod":
+            return (spread(g, x) * others(x, axes),)
+        if name in ("max", "min"):
+            chosen = astype(function("equal")(x, spread(out, x)), x.dtype)
+            count = function("sum")(chosen, axis=axes, keepdims=True)
+            return (spread(g, x) * (chosen / broadcast_to(count, x.shape)),)
+        return (None,)
+
+    return gradient
+
+
+def others(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """For each element the product of the other ones along the axes, without dividing."""
+    from ruda.tensor.creation import concat, ones, permute_dims
+
+    kept = [a for a in range(x.ndim) if a not in axes]
+    order = (*kept, *axes)
+    rows = permute_dims(x, order)
+    inner = rows.shape
+    flat = reshape(rows, (math.prod(inner[: len(kept)]), math.prod(inner[len(kept) :])))
+    n = flat.shape[1]
+    one = ones((flat.shape[0], 1), dtype=x.dtype, device=x.device)
+    columns = [flat[:, k : k + 1] for k in range(n)]
+    before, after = [one], [one]
+    for k in range(n - 1):
+        before.append(before[-1] * columns[k])
+        after.append(after[-1] * columns[n - 1 - k])
+    found = [b * a for b, a in zip(before, reversed(after), strict=True)]
+    joined = reshape(concat(found, axis=1) if found else flat, inner)
+    return joined.permute(tuple(sorted(range(len(order)), key=lambda k: order[k])))
 
 
 def astype(x: Tensor, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Tensor:
@@ -569,10 +681,12 @@ def astype(x: Tensor, dtype: Any, /, *, copy: bool = True, device: Any = None) -
     if device is not None:
         x = x.to_device(device)
     if wanted is x.dtype:
-        return from_buffer(copied(x), x.device) if copy else x
+        return copy_of(x) if copy else x
     if x.dtype.kind == "complex" and wanted.kind != "complex":
         raise DTypeError(f"{x.dtype} does not become {wanted}: take `ruda.real` or `ruda.abs`")
-    return from_node(graph.record(conversion(wanted), [x.node()]))
+    have = x.dtype
+    out = from_node(graph.record(conversion(wanted), [x.node()]))
+    return attach(out, "astype", lambda g, out, x: (astype(g, have, copy=False),), (x,))
 
 
 def conversion(dtype: DType) -> Any:
@@ -670,7 +784,8 @@ def broadcast_to(x: Tensor, /, shape: Sequence[int]) -> Tensor:
         s if n == m else 0
         for n, m, s in zip(seen.shape, shape[missing:], seen.strides, strict=True)
     )
-    return x._through(View(shape, (0,) * missing + strides, seen.offset))
+    out = x._through(View(shape, (0,) * missing + strides, seen.offset))
+    return attach(out, "broadcast_to", lambda g, out, x: (g,), (x,))
 
 
 def reshape(x: Tensor, /, shape: Any, *, copy: bool | None = None) -> Tensor:
@@ -694,10 +809,12 @@ def reshape(x: Tensor, /, shape: Any, *, copy: bool | None = None) -> Tensor:
         a == b for a, b, n in zip(seen.strides, whole.strides, seen.shape, strict=True) if n != 1
     )
     if in_order and not copy:
-        return x._through(View(new, memory.contiguous(new).strides, seen.offset))
-    if copy is False:
+        out = x._through(View(new, memory.contiguous(new).strides, seen.offset))
+    elif copy is False:
         raise ValueError(f"a tensor of shape {x.shape} and these strides needs a copy")
-    return reshape(from_buffer(copied(x), x.device), new)
+    else:
+        out = reshape(from_buffer(copied(x), x.device), new)
+    return attach(out, "reshape", lambda g, out, x: (reshape(g, x.shape),), (x,))
 
 
 # ---- operators -----------------------------------------------------------------------------------
@@ -736,14 +853,22 @@ def _add_operators() -> None:
         call = function(name)
 
         def run(self: Tensor, other: Any) -> Tensor:
-            result = call(self, other)
+            old = self
+            if self._history is not None:
+                old = Tensor(Storage(self.node()))
+                old._history = self._history
+            result = call(old, other)
             if result.shape != self.shape:
                 raise ShapeError(f"`{name}` in place: the result has shape {result.shape}")
             if promote(result.dtype, self.dtype) is not self.dtype:
                 raise DTypeError(f"`{name}` in place: {result.dtype} does not fit {self.dtype}")
             result = astype(result, self.dtype, copy=False)
             if self._view is None:
+                if self._history is not None and self._history.gradient is None:
+                    refuse(f"`{name}` in place on a leaf", self)
                 self._storage.replace(result._storage.node)
+                if recording():
+                    self._history = result._history
             else:
                 self[...] = result
             return self

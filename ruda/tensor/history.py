@@ -1,0 +1,77 @@
+"""What a tensor was made of, for derivatives: kept only where some are wanted.
+
+The ops on tensors call `attach`; `grad` goes back through what they kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from ruda.errors import GradientError
+
+Gradient = Callable[..., Sequence[Any]]
+T = TypeVar("T")  # a tensor
+
+
+class History:
+    """How a tensor was made. Without a gradient function it is where derivatives are taken."""
+
+    __slots__ = ("gradient", "inputs", "name", "versions")
+
+    def __init__(self, name: str, gradient: Gradient | None, inputs: tuple[Any, ...]) -> None:
+        self.name, self.gradient, self.inputs = name, gradient, inputs
+        self.versions = tuple(i._storage.version if hasattr(i, "_storage") else 0 for i in inputs)
+
+
+class _Recording(threading.local):
+    on = True
+
+
+_recording = _Recording()
+
+
+def recording() -> bool:
+    """Whether ops make histories here."""
+    return _recording.on
+
+
+@contextlib.contextmanager
+def no_grad() -> Iterator[None]:
+    """Make no histories: what is computed here counts as constant.
+
+    >>> import ruda
+    >>> x = ruda.asarray(2.0).requires_grad_()
+    >>> with ruda.no_grad():
+    ...     y = x * x
+    >>> y.requires_grad
+    False
+    """
+    before, _recording.on = _recording.on, False
+    try:
+        yield
+    finally:
+        _recording.on = before
+
+
+def attach(out: T, name: str, gradient: Gradient | None, inputs: tuple[Any, ...]) -> T:
+    """Give a result its history, if one of its inputs has one."""
+    if _recording.on and any(getattr(i, "_history", None) is not None for i in inputs):
+        if gradient is None and out.dtype.is_inexact:  # type: ignore[attr-defined]
+            gradient = flat
+        if gradient is not None:
+            out._history = History(name, gradient, inputs)  # type: ignore[attr-defined]
+    return out
+
+
+def flat(g: Any, out: Any, *inputs: Any) -> Sequence[Any]:
+    """The gradient of what does not change with its input, as `floor`."""
+    return (None,) * len(inputs)
+
+
+def refuse(name: str, *inputs: Any) -> None:
+    """An error where a derivative would be lost without a word."""
+    if _recording.on and any(getattr(i, "_history", None) is not None for i in inputs):
+        raise GradientError(f"`{name}` has no gradient yet: use `.detach()` to take it as constant")
