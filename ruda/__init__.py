@@ -55,6 +55,7 @@ from ruda.host import (
 )
 from ruda.jit import cache, jit
 from ruda.jit.debug import compare, debug
+from ruda.jit.graphs import capture
 from ruda.jit.kernel import explain
 from ruda.jit.language import (
     VECTORS,
@@ -136,6 +137,7 @@ __all__ = [
     "bool_",
     "brev",
     "cache",
+    "capture",
     "cbrt",
     "cg",
     "close",

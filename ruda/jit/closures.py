@@ -243,6 +243,8 @@ class Compiler:
             case ir.Extent(array, axis):
                 slot = self.view(array)
                 return lambda frame: frame[slot].extents[axis]
+            case ir.Address():
+                raise AssertionError("addresses are made for GPUs alone")
             case ir.Stride(array, axis):
                 slot = self.view(array)
                 return lambda frame: frame[slot].strides[axis]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ruda.jit.ir import (
+    Address,
     And,
     Array,
     Assert,
@@ -33,6 +34,8 @@ from ruda.jit.ir import (
     Variable,
     Warp,
     While,
+    WideLoad,
+    WideStore,
 )  # fmt: skip
 
 _INFIX = {
@@ -57,7 +60,11 @@ def expression(node: Any) -> str:
         case Read(variable):
             return variable.name
         case Special(name, axis):
-            return f"{name}.{'xyz'[axis]}" if name not in ("laneid", "sharedBytes") else name
+            return (
+                f"{name}.{'xyz'[axis]}"
+                if name not in ("laneid", "sharedBytes", "threads")
+                else name
+            )
         case Extent(array, axis):
             return f"{array.name}.shape[{axis}]"
         case Stride(array, axis):
@@ -78,6 +85,8 @@ def expression(node: Any) -> str:
             return f"({e(x)} or {e(y)})"
         case Load(array, indices, field):
             return element(array, indices, field)
+        case Address(array):
+            return f"address({array.name})"
     return repr(node)
 
 
@@ -94,6 +103,12 @@ def lines(body: Body, depth: int = 1) -> list[str]:
                 out.append(f"{pad}{v.name}: {v.dtype.short} = {expression(value)}")
             case Store(array, indices, value, field):
                 out.append(f"{pad}{element(array, indices, field)} = {expression(value)}")
+            case WideLoad(array, indices, results):
+                names = ", ".join(v.name for v in results)
+                out.append(f"{pad}{names} = {element(array, indices, None)}...")
+            case WideStore(array, indices, written):
+                texts = ", ".join(map(expression, written))
+                out.append(f"{pad}{element(array, indices, None)}... = {texts}")
             case Declare(array):
                 out.append(f"{pad}{array.name} = {array.space}.array({array.shape}, {array.dtype})")
             case If(condition, then, otherwise):

@@ -130,6 +130,7 @@ class Special:
     "globalDim" = blockDim * gridDim; axis 0, 1, 2 for x, y, z. "laneid" (axis 0): the linear index
     of the
     thread in its block, x fastest, modulo 32. "sharedBytes": dynamic shared memory of the launch.
+    "threads": threads that the user launched along x, where `Function.lanes` made the grid shorter.
     """
 
     name: str
@@ -246,7 +247,19 @@ class Load:
         return dtype
 
 
-Expr = Const | Read | Special | Extent | Stride | Op | Cast | Bitcast | Select | And | Or | Load
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the first element of a root array lies, in bytes; made by `coarsen` alone."""
+
+    array: Array
+    dtype: DType = dtypes.index
+    place: Place = _place
+
+
+Expr = (
+    Const | Read | Special | Extent | Stride | Op | Cast | Bitcast | Select | And | Or | Load
+    | Address
+)  # fmt: skip
 
 
 # ---- statements ----
@@ -442,9 +455,30 @@ class Asm:
     place: Place = _place
 
 
+@dataclass(frozen=True, slots=True)
+class WideLoad:
+    """`results[k] = array[..., i + k]` in one access: the first element lies at a multiple of all
+    their bytes. Made by `coarsen` alone."""
+
+    array: Array
+    indices: tuple[Expr, ...]
+    results: tuple[Variable, ...]
+    place: Place = _place
+
+
+@dataclass(frozen=True, slots=True)
+class WideStore:
+    """`array[..., i + k] = values[k]` in one access, as `WideLoad`."""
+
+    array: Array
+    indices: tuple[Expr, ...]
+    values: tuple[Expr, ...]
+    place: Place = _place
+
+
 Statement = (
     Assign | Store | Declare | If | For | While | Break | Continue | Return | Barrier | Fence
-    | Atomic | Warp | Print | Assert | Breakpoint | Cooperative | Asm
+    | Atomic | Warp | Print | Assert | Breakpoint | Cooperative | Asm | WideLoad | WideStore
 )  # fmt: skip
 Body = tuple[Statement, ...]
 
@@ -463,6 +497,7 @@ class Function:
     fits        (parameter, dtype): a Python int that is used at a narrower dtype: it must fit.
     arrays      shared, local and const roots.
     block       (x, y, z) when specialised on the launch's block, else None.
+    lanes       elements along x that a thread does; the grid is that much shorter than the user's.
     """
 
     name: str
@@ -476,6 +511,7 @@ class Function:
     contract: bool = True
     wraparound: bool = True
     check: bool = False
+    lanes: int = 1
     place: Place = NOWHERE
 
     def __str__(self) -> str:
@@ -491,14 +527,17 @@ _EXPRESSIONS: dict[type, tuple[str, ...]] = {
     Const: (), Read: (), Special: (), Extent: (), Stride: (),
     Op: ("operands",), Cast: ("value",), Bitcast: ("value",),
     Select: ("condition", "then", "otherwise"), And: ("left", "right"), Or: ("left", "right"),
-    Load: ("indices",),
+    Load: ("indices",), Address: (),
+    WideLoad: ("indices",), WideStore: ("indices", "values"),
     Assign: ("value",), Store: ("indices", "value"), Declare: (), If: ("condition",),
     For: ("start", "stop", "step"), While: ("condition",), Break: (), Continue: (), Return: (),
     Barrier: ("predicate", "mask"), Fence: (), Atomic: ("indices", "operands"),
     Warp: ("mask", "operands"), Print: ("parts",), Assert: ("condition", "message"), Breakpoint: (),
     Cooperative: ("operands",), Asm: ("operands",), Text: ("value",),
 }  # fmt: skip
-_EXPR_TYPES = (Const, Read, Special, Extent, Stride, Op, Cast, Bitcast, Select, And, Or, Load)
+_EXPR_TYPES = (
+    Const, Read, Special, Extent, Stride, Op, Cast, Bitcast, Select, And, Or, Load, Address,
+)  # fmt: skip
 
 
 def bodies(statement: Statement) -> tuple[Body, ...]:
@@ -547,7 +586,7 @@ def written(statement: Statement) -> tuple[Variable, ...]:
             return (v,)
         case Barrier(result=v) | Atomic(result=v) | Warp(result=v):
             return () if v is None else (v,)
-        case Cooperative(results=vs) | Asm(results=vs):
+        case Cooperative(results=vs) | Asm(results=vs) | WideLoad(results=vs):
             return vs
     return ()
 

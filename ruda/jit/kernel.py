@@ -30,7 +30,7 @@ from ruda.errors import (
     LaunchValueError,
     VerifyError,
 )
-from ruda.jit import language, sources
+from ruda.jit import graphs, language, sources
 from ruda.jit.types import (
     ArrayType,
     RecordType,
@@ -594,8 +594,22 @@ class Configured:
         self.names: set[Any] = set()  # the configurations that lead here
         # By the kinds of arguments, for the state of the settings that stands first.
         self._ready: tuple[Any, dict[Any, Ready]] = (None, {})
+        # The launcher that checks by itself whether it fits, and the settings it was made under.
+        self._direct: tuple[Any, Callable[..., None]] = (None, self.general)
+        self._fallback = self.general  # one object: launchers compare it
 
     def __call__(self, *arguments: Any, **named: Any) -> None:
+        state, launcher = self._direct
+        if state is (settings.local.get() or settings.base):
+            launcher(*arguments, **named)
+            return
+        try:
+            self.general(*arguments, **named)
+        except KernelError as error:
+            raise user_error(error) from None
+
+    def general(self, *arguments: Any, **named: Any) -> None:
+        """A launch that finds out what its arguments are."""
         kernel = self.kernel
         arguments = kernel.bind(arguments, named)
         values = [
@@ -610,6 +624,12 @@ class Configured:
                 ready = self._prepare(values, kinds)
             except KernelError as error:
                 raise user_error(error) from None
+        graph = graphs.recording.get()
+        if graph is not None:
+            given = flatten_arguments(values, ready.types)
+            device = ready.made.device
+            graph.add(graphs.Recorded(self, tuple(arguments), ready.made.module, given, device))
+            return
         if ready.simple:
             values = [v._shadow if type(v) is DeviceArray else v for v in values]
             ready.launcher(*values)
@@ -627,9 +647,9 @@ class Configured:
         checks = getattr(backend, "launcher_checks", False)
         if checks:
             watched = (*(guards or ()), (settings.changes, "last", state[1]))
-            launcher = backend.launcher(made.module, launch, self, guards=watched)
+            launcher = backend.launcher(made.module, launch, self._fallback, guards=watched)
         else:
-            launcher = backend.launcher(made.module, launch, self)
+            launcher = backend.launcher(made.module, launch, self._fallback)
         if settings.debug >= 2:
             from ruda.jit import trace
 
@@ -646,8 +666,10 @@ class Configured:
             self._ready[1][kinds] = ready
         current = kernel._current
         direct = checks and guards is not None and getattr(launcher, "is_native", True)
+        direct = direct and graphs.recording.get() is None  # launches that are recorded do not run
         if direct and current[0] is settings.state() and not any(_on_host(v) for v in values):
             if not any(isinstance(t, (TupleType, Static, RecordType)) for t in argument_types):
+                self._direct = current[0], launcher
                 for name in tuple(self.names):
                     current[1][name] = launcher
         return ready
@@ -707,6 +729,8 @@ def flatten_arguments(values: Sequence[Any], types: Sequence[Type]) -> list[Any]
                 out.append(value.value)
             case DType() if not kind.weak and getattr(value, "dtype", None) != kind.numpy:
                 out.append(fitted_scalar(value, kind))
+            case ArrayType() if type(value) is DeviceArray:
+                out.append(value._shadow if value.storage.on_host else value)
             case ArrayType() if isinstance(value, np.ndarray):
                 # A subclass may read elements in a way of its own: memmap, matrix.
                 out.append(value if type(value) is np.ndarray else value.view(np.ndarray))
@@ -735,7 +759,7 @@ def launch_device(values: Sequence[Any], stream: Any, name: str) -> str:
             f"`{name}`: the arrays are on several devices ({', '.join(sorted(places))}); "
             "move them to one"
         )
-    device: str = next(iter(places), here)
+    device: str = backends.find(next(iter(places), here)).name
     if stream is not None and stream.device != device and {stream.device, device} != {"cpu", "sim"}:
         raise LaunchTypeError(
             f"`{name}`: the launch is on {device}, but its stream belongs to {stream.device}"

@@ -14,8 +14,15 @@ from ruda.backends.cpu.values import Value, copysign, fabs, select
 Complex = tuple[Value, Value]
 
 
+# Triple of a module -> the real functions of its target, where they are not those of `math`.
+LIBRARIES: dict[str, Callable[..., Value]] = {}
+
+
 def f(name: str, *values: Value) -> Value:
     """A real function, by its name in `math`."""
+    library = LIBRARIES.get(values[0].builder.module.triple)
+    if library is not None:
+        return library(name, *values)
     return math.build(math.FUNCTIONS[name], values[0].dtype, list(values))
 
 

@@ -90,7 +90,7 @@ class CudaBackend:
         written = {
             s.array.name
             for s in ir.statements(lowered.body)
-            if isinstance(s, (ir.Store, ir.Atomic))
+            if isinstance(s, (ir.Store, ir.Atomic, ir.WideStore))
         }
         options = {
             "symbol": "kernel",
@@ -98,6 +98,7 @@ class CudaBackend:
             "flags": float_flags(function),
             "sites": pack_sites(sites),
             "cooperative": emit.is_cooperative(lowered),
+            "lanes": lowered.lanes,
             "written": [k for k, p in enumerate(function.parameters) if p.name in written],
         }
         return emit.emit(lowered, sites, options)
@@ -140,6 +141,14 @@ class CudaBackend:
 
         return launching.build(module, launch, fallback, guards)
 
+    def graph(
+        self, launches: Sequence[tuple[Module, Launch, Sequence[Any]]], device: str
+    ) -> Callable[[], None]:
+        """Recorded launches as one call; see `ruda.capture`."""
+        from ruda.backends.cuda import graphs
+
+        return graphs.graph(self.gpu(device), launches)
+
     # ---- memory
 
     def allocate(
@@ -164,10 +173,14 @@ class CudaBackend:
             storage.owner.used_in(handle)
 
     def map(self, ary: np.ndarray[Any, Any], device: str) -> DeviceArray:
-        raise DeviceError(
-            "memory of NumPy's own is not mapped to a GPU: make the array with ruda.mapped_array, "
-            "or copy it with ruda.to_device"
-        )
+        """A device array at the memory of a NumPy array, page-locked while it lives."""
+        if not ary.flags.writeable:
+            raise ValueError("a read-only NumPy array cannot be mapped: kernels could write it")
+        low, high = np.lib.array_utils.byte_bounds(ary)
+        owner = self.gpu(device).lock_memory(low, max(high - low, 1), ary)
+        storage = Storage(device, low, high - low, owner, True)
+        offset = ary.__array_interface__["data"][0] - low
+        return DeviceArray(self, storage, ary.shape, ary.dtype, ary.strides, offset)
 
     def pin(self, ary: np.ndarray[Any, Any]) -> contextlib.AbstractContextManager[None]:
         return self.gpu(settings.device).pin(ary)

@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -103,7 +104,7 @@ class Gpu:
     """One GPU: its primary context, made at the first use, its memory and its streams."""
 
     def __init__(self, number: int) -> None:
-        self.number, self.name = number, f"cuda:{number}"
+        self.number, self.name = number, sys.intern(f"cuda:{number}")
         self.driver = library()
         self.handle = check(self.driver.cuDeviceGet(number))
         self.recent: collections.deque[tuple[str, CodeType, int]] = collections.deque(maxlen=64)
@@ -111,6 +112,7 @@ class Gpu:
         self.lost = ""
         self.lock = threading.RLock()
         self.registered: dict[int, int] = {}  # host memory that the GPU can reach: address -> bytes
+        self.pages = Pages(self)
 
     # ---- properties
 
@@ -311,6 +313,19 @@ class Gpu:
         owner = HostBlock(self, address, size, release)
         return base.Storage(self.name, address, nbytes, owner, True)
 
+    def lock_memory(self, address: int, size: int, owner: Any) -> HostBlock:
+        """Page-lock memory of the process and let the GPU reach it, as long as the result lives."""
+        self.use()
+        self.pages.lock(address, size)
+        release = functools.partial(self.pages.unlock, size=size)
+        block = HostBlock(self, address, size, release, owner)
+        if int(check(self.driver.cuMemHostGetDevicePointer(address, 0))) != address:
+            raise DeviceError(
+                f"{self.name} reaches the memory of NumPy's arrays at another address: make the "
+                "array with ruda.mapped_array, or copy it with ruda.to_device"
+            )
+        return block
+
     def read(self, address: int, out: base.Bytes, stream: int) -> None:
         """Copy to the host, in the order of the stream; done when it returns."""
         self.use()
@@ -342,7 +357,7 @@ class Gpu:
             yield
             return
         self.use()
-        check((*self.driver.cuMemHostRegister(low, high - low, 3), None))
+        self.pages.lock(low, high - low)
         self.registered[low] = high - low
         try:
             yield
@@ -350,7 +365,7 @@ class Gpu:
             self.use()
             check((*self.driver.cuCtxSynchronize(), None))
             self.registered.pop(low, None)
-            check((*self.driver.cuMemHostUnregister(low), None))
+            self.pages.unlock(low, high - low)
 
     @functools.cached_property
     def grid_state(self) -> base.Storage:
@@ -360,11 +375,63 @@ class Gpu:
         return storage
 
 
+class Pages:
+    """Memory of the process, page-locked by whole pages: small arrays lie in one page together."""
+
+    SIZE = 4096
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+        self.uses: dict[int, int] = {}  # page -> arrays that lie in it
+        self.runs: dict[int, int] = {}  # first page of a registration -> pages
+
+    def of(self, address: int, size: int) -> range:
+        return range(address // self.SIZE, (address + size - 1) // self.SIZE + 1)
+
+    def lock(self, address: int, size: int) -> None:
+        with self.gpu.lock:
+            pages = self.of(address, size)
+            for first, count in consecutive([p for p in pages if p not in self.uses]):
+                at, nbytes = first * self.SIZE, count * self.SIZE
+                check((*self.gpu.driver.cuMemHostRegister(at, nbytes, 3), None))  # portable, mapped
+                self.runs[first] = count
+                self.uses |= dict.fromkeys(range(first, first + count), 0)
+            for page in pages:
+                self.uses[page] += 1
+
+    def unlock(self, address: int, size: int) -> None:
+        with self.gpu.lock:
+            for page in self.of(address, size):
+                self.uses[page] -= 1
+            for first, count in list(self.runs.items()):
+                run = range(first, first + count)
+                if not any(self.uses[page] for page in run):
+                    self.gpu.driver.cuMemHostUnregister(first * self.SIZE)
+                    del self.runs[first]
+                    for page in run:
+                        del self.uses[page]
+
+
+def consecutive(pages: list[int]) -> list[tuple[int, int]]:
+    """Runs of numbers that follow each other: first and count.
+
+    >>> consecutive([3, 4, 5, 8])
+    [(3, 3), (8, 1)]
+    """
+    out: list[tuple[int, int]] = []
+    for page in pages:
+        if out and page == sum(out[-1]):
+            out[-1] = out[-1][0], out[-1][1] + 1
+        else:
+            out.append((page, 1))
+    return out
+
+
 class HostBlock:
     """Page-locked or managed memory, given back when it dies."""
 
-    def __init__(self, gpu: Gpu, address: int, size: int, release: Any) -> None:
-        self.gpu, self.address, self.release = gpu, address, release
+    def __init__(self, gpu: Gpu, address: int, size: int, release: Any, owner: Any = None) -> None:
+        self.gpu, self.address, self.release, self.owner = gpu, address, release, owner
         gpu.registered[address] = size
 
     def __del__(self) -> None:

@@ -5,6 +5,7 @@ one parameter; complex numbers are two. `Source.options["parameters"]` lists the
 
     ["pointer", k], ["extent", k, axis], ["stride", k, axis]    of argument k
     ["scalar", k, dtype, part]                                  part: 1 for the imaginary half
+    ["threads"]                                                 the launch's along x
     ["reports"]                                                 address of the report header
     ["grid"]                                                    address of the grid barrier's word
 """
@@ -18,10 +19,12 @@ from typing import Any
 
 from ruda.backends.base import Site, Source
 from ruda.backends.cuda.intrinsics import is_reserved
+from ruda.dtypes import DType
 from ruda.errors import NOWHERE, UnsupportedError
 from ruda.jit import ir
-from ruda.jit.emit_python import AXES, Emitter, bare, held, itemsize
+from ruda.jit.emit_python import AXES, Emitter, bare, group, held, itemsize, times
 from ruda.jit.ir import (
+    Address,
     Array,
     Atomic,
     Barrier,
@@ -35,6 +38,8 @@ from ruda.jit.ir import (
     Store,
     Variable,
     Warp,
+    WideLoad,
+    WideStore,
 )  # fmt: skip
 from ruda.jit.passes.uniformity import Verdict, analyse
 
@@ -45,6 +50,7 @@ COORDINATES = {
     "threadIdx": "thread", "blockIdx": "block", "blockDim": "block_dim", "gridDim": "grid_dim",
     "globalIdx": "global", "globalDim": "total",
 }  # fmt: skip
+MEMORY = (Load, Store, Atomic, WideLoad, WideStore)  # nodes with an array and indices
 OTHERS = {
     "laneid": "lane()", "sharedBytes": "shared_bytes()", "linearBlock": "linear_block()",
     "linearThread": "linear_thread()",
@@ -65,6 +71,7 @@ class CudaEmitter(Emitter):
         self.parameters: list[list[Any]] = []
         self.kinds: list[str] = []
         self.names: list[str] = []
+        self.temporaries = 0
         self.apart = "" if stays_together(function) else "_apart"
 
     def source(self, options: Mapping[str, Any], head: str = "") -> Source:
@@ -99,12 +106,8 @@ class CudaEmitter(Emitter):
 
     def used_arrays(self) -> set[str]:
         f = self.function
-        used = {
-            e.array.name for e in ir.all_expressions((*f.prologue, *f.body)) if isinstance(e, Load)
-        }
-        return used | {
-            s.array.name for s in ir.statements(f.body) if isinstance(s, (Store, Atomic))
-        }
+        nodes = [*ir.all_expressions((*f.prologue, *f.body)), *ir.statements(f.body)]
+        return {x.array.name for x in nodes if isinstance(x, MEMORY)}
 
     def parameter(self, name: str, kind: str, row: list[Any]) -> None:
         self.names.append(name)
@@ -133,6 +136,8 @@ class CudaEmitter(Emitter):
             for axis in range(p.ndim):
                 if (p.name, axis) in strides:
                     self.parameter(self.stride(p, axis), "i64", ["stride", k, axis])
+        if any(isinstance(e, Special) and e.name == "threads" for e in nodes):
+            self.parameter(self.name("threads"), "i64", ["threads"])
         if self.reports:
             self.parameter("args", "i64", ["reports"])
         if any(isinstance(s, Barrier) and s.scope == "grid" for s in nodes):
@@ -144,7 +149,7 @@ class CudaEmitter(Emitter):
         extents = {(e.array.name, e.axis) for e in nodes if isinstance(e, ir.Extent)}
         strides = {(e.array.name, e.axis) for e in nodes if isinstance(e, ir.Stride)}
         for node in nodes:
-            if isinstance(node, (Load, Store, Atomic)) and node.array.shape is None:
+            if isinstance(node, MEMORY) and node.array.shape is None:
                 axes = range(node.array.ndim)
                 if node.array.layout == "A":
                     strides |= {(node.array.name, k) for k in axes}
@@ -219,8 +224,56 @@ class CudaEmitter(Emitter):
                 self.line(depth, f"{left}atomic_{op}_{suffix}_{array.space}({address}, {values})")
             case Warp():
                 self.line(depth, self.exchange(s))
+            case WideLoad():
+                self.wide_load(s, depth)
+            case WideStore():
+                self.wide_store(s, depth)
             case _:
                 super().statement(s, depth)
+
+    # NVVM joins accesses to neighbours where the first one's alignment allows it, of 4 or 8 bytes
+    # each; smaller elements are taken from words here.
+
+    def wide_load(self, s: WideLoad, depth: int) -> None:
+        kind, each, names = plain(s.array), itemsize(s.array.dtype), s.results
+        base, total = self.wide_base(s), each * len(names)
+        if each >= 4 or total < 4:
+            for k, v in enumerate(names):
+                suffix = f"{kind}_wide{total if k == 0 else each}"
+                self.line(depth, f"{self.name(v.name)} = load_{suffix}({base}, {k})")
+            return
+        words = [self.temporary(f"{s.array.name}_word") for _ in range(total // 4)]
+        for k, word in enumerate(words):
+            self.line(depth, f"{word} = load_u32_wide{total if k == 0 else 4}({base}, {k})")
+        for k, v in enumerate(names):
+            word, part = words[k * each // 4], k % (4 // each)
+            self.line(depth, f"{self.name(v.name)} = part_{kind}_{part}({word})")
+
+    def wide_store(self, s: WideStore, depth: int) -> None:
+        kind, each = plain(s.array), itemsize(s.array.dtype)
+        values = []
+        for value in s.values:  # all before the first access, or NVVM would not join them
+            values.append(self.temporary(f"{s.array.name}_to"))
+            self.line(depth, f"{values[-1]} = {bare(self.expression(value))}")
+        base, total = self.wide_base(s), each * len(values)
+        if each < 4 <= total:
+            groups = [values[k : k + 4 // each] for k in range(0, len(values), 4 // each)]
+            values = [f"join_{kind}({', '.join(g)})" for g in groups]
+            kind, each = "u32", 4
+        for k, name in enumerate(values):
+            suffix = f"{kind}_wide{total if k == 0 else each}"
+            self.line(depth, f"store_{suffix}({base}, {k}, {name})")
+
+    def wide_base(self, s: WideLoad | WideStore) -> str:
+        """The address of the first element."""
+        _, address = self.address(s.array, s.indices, None)
+        base, where = address.split(", ", 1)
+        return f"offset({base}, {times(group(where), str(itemsize(s.array.dtype)))})"
+
+    def temporary(self, wanted: str) -> str:
+        """A new variable of the text."""
+        self.temporaries += 1
+        return self.name(f"{wanted}_{self.temporaries}")
 
     def exchange(self, s: Warp) -> str:
         """The text of a warp operation."""
@@ -240,8 +293,18 @@ class CudaEmitter(Emitter):
         if isinstance(node, Special):
             if node.name in COORDINATES:
                 return f"{COORDINATES[node.name]}_{AXES[node.axis]}()"
+            if node.name == "threads":
+                return self.name("threads")
             return OTHERS[node.name]
+        if isinstance(node, Address):
+            return f"address({self.name(node.array.name)})"
         return super().expression(node)
+
+
+def plain(array: Array) -> str:
+    """How the elements of an array of numbers are held."""
+    assert isinstance(array.dtype, DType)
+    return held(array.dtype)
 
 
 def stays_together(function: Function) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
+from ruda.backends.cpu import complexes
 from ruda.backends.cpu import intrinsics as shared
 from ruda.backends.cpu.intrinsics import (
     BYTES,
@@ -113,6 +114,53 @@ def generic(builder: Any, pointer: Any) -> Any:
     """The address of a variable of an address space as a generic one, `i8*`."""
     first = builder.bitcast(pointer, ir.PointerType(I8, pointer.type.addrspace))
     return builder.addrspacecast(first, BYTES)
+
+
+def _address() -> Intrinsic:
+    """`address(base)`: as a number."""
+    return Intrinsic(types.int64, (types.voidptr,), lambda c, b, a: b.ptrtoint(a[0], I64))
+
+
+def _wide(access: str, dtype: str, nbytes: str) -> Intrinsic:
+    """`load_f32_wide16(base, i)`: a first element at a multiple of that many bytes."""
+    kind, align = MEMORY[dtype], int(nbytes)
+
+    def load(context: Any, builder: Any, a: Values) -> Any:
+        return shared.load_from(builder, element(builder, a[0], a[1], kind), dtype, align)
+
+    def store(context: Any, builder: Any, a: Values) -> Any:
+        shared.store_to(builder, a[2], element(builder, a[0], a[1], kind), dtype, align)
+        return context.get_dummy_value()
+
+    where = (types.voidptr, types.int64)
+    if access == "load":
+        return Intrinsic(NUMBA[dtype], where, load)
+    return Intrinsic(types.void, (*where, NUMBA[dtype]), store)
+
+
+def _part(dtype: str, number: str) -> Intrinsic:
+    """`part_f16_1(word)`: an element of 8 or 16 bits from a word."""
+    kind = MEMORY[dtype]
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        bits = builder.lshr(a[0], I32(int(number) * kind.width))
+        return shared.from_memory(builder, builder.trunc(bits, kind), dtype)
+
+    return Intrinsic(NUMBA[dtype], (types.uint32,), lower)
+
+
+def _join(dtype: str) -> Intrinsic:
+    """`join_f16(x, y)`, `join_u8(x, y, z, w)`: a word of elements."""
+    kind = MEMORY[dtype]
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        word = I32(0)
+        for k, value in enumerate(a):
+            bits = builder.zext(shared.to_memory(builder, value, dtype), I32)
+            word = builder.or_(word, builder.shl(bits, I32(k * kind.width)))
+        return word
+
+    return Intrinsic(types.uint32, (NUMBA[dtype],) * (32 // kind.width), lower)
 
 
 def _shared(size: str) -> Intrinsic:
@@ -467,6 +515,15 @@ def _scalar(name: str, dtype: str) -> Intrinsic | None:
     return Intrinsic(kind, tuple(inputs), lower)
 
 
+def _real(name: str, *values: Value) -> Value:
+    """A real function inside one of complex numbers."""
+    dtype = values[0].dtype
+    return call_symbol(f"__nv_{LIBDEVICE[name]}{'f' * (dtype == 'f32')}", dtype, *values)
+
+
+complexes.LIBRARIES["nvptx64-nvidia-cuda"] = _real
+
+
 def _floor_divide(name: str, dtype: str) -> Intrinsic | None:
     """`floordiv` and `mod` of floats, as Python and NumPy have them."""
     kind, symbol = NUMBA[dtype], f"__nv_fmod{'f' * (dtype == 'f32')}"
@@ -500,6 +557,10 @@ _PATTERNS: tuple[tuple[str, Callable[..., Intrinsic | None]], ...] = (
     (r"(thread|block|block_dim|grid_dim|global|total)_([xyz])", _coordinate),
     (r"linear_(thread|block)", _linear),
     (r"lane", _lane),
+    (r"address", _address),
+    (rf"(load|store)_({DTYPE})_wide(\d+)", _wide),
+    (rf"part_({DTYPE})_(\d)", _part),
+    (rf"join_({DTYPE})", _join),
     (r"shared_(\d+)", _shared),
     (r"shared_dynamic", _dynamic),
     (r"shared_bytes", _shared_bytes),

@@ -285,8 +285,10 @@ class General:
             raise LaunchTypeError(
                 f"`{self.module.name}`: argument {k} is {type(value).__name__}, not an array"
             )
-        if k in self.module.fits and isinstance(value, int):
-            low, high = self.module.fits[k]
+        if kind.is_integer and isinstance(value, int):
+            low, high = self.module.fits.get(
+                k, (-(1 << 63), (1 << 63) - 1) if kind.weak else kind.range
+            )
             if not low <= value <= high:
                 raise OverflowError(
                     f"`{self.module.name}`: {value} does not fit argument {k}, used within "
@@ -318,6 +320,8 @@ class General:
                     out.append(values[k].strides[axis])
                 case ["scalar", k, kind, part]:
                     out.append(scalar(values[k], self.module.types[k], kind, part))
+                case ["threads"]:
+                    out.append(threads_along_x(self.launch))
                 case ["reports"]:
                     out.append(report.address)
                 case ["grid"]:
@@ -384,6 +388,38 @@ def scalar(value: Any, dtype: DType, kind: str, part: int) -> Any:
 # ---- the fast way --------------------------------------------------------------------------------
 
 
+Start = Callable[[Sequence[Any], int], None]
+
+
+def shape_of(module: Module, launch: Launch) -> tuple[int, ...]:
+    """What the driver gets: a thread may do the work of several of the user's (`coarsen`)."""
+    x, y, z = launch.grid
+    return -(-x // module.metadata["lanes"]), y, z, *launch.block, launch.shared_bytes
+
+
+def parts(module: Module, launch: Launch) -> tuple[Start, General]:
+    """A function that packs numbers and launches in a stream; and the general way with it."""
+    gpu, metadata = module.gpu, module.metadata
+    gpu.use()
+    check_limits(module, launch)
+    text, offsets = layout(metadata["parameters"])
+    packer = struct.Struct(text)
+    shape = shape_of(module, launch)
+
+    def start(numbers: Sequence[Any], handle: int) -> None:
+        block = Block(packer.size, offsets)
+        packer.pack_into(block.buffer, 0, *numbers)
+        given = (module.function, *shape, handle, block.address)
+        if metadata["cooperative"]:
+            (code,) = gpu.driver.cuLaunchCooperativeKernel(*given)
+        else:
+            (code,) = gpu.driver.cuLaunchKernel(*given, 0)
+        if code:
+            raise gpu.fail(code, f" at the launch of `{module.name}`")
+
+    return start, General(module, launch, start)
+
+
 def build(
     module: Module,
     launch: Launch,
@@ -392,35 +428,19 @@ def build(
 ) -> Callable[..., None]:
     """A launcher for a module and launch shape."""
     gpu, metadata = module.gpu, module.metadata
-    gpu.use()
-    check_limits(module, launch)
-    text, offsets = layout(metadata["parameters"])
-    packer = struct.Struct(text)
-    blocks: list[Block] = [Block(packer.size, offsets)]
-    call = gpu.driver.cuLaunchCooperativeKernel if metadata["cooperative"] else None
-    shape = (*launch.grid, *launch.block, launch.shared_bytes)
+    _, general = parts(module, launch)
     where = sys._getframe
-
-    def start(numbers: Sequence[Any], handle: int) -> None:
-        """Pack and launch, for the general way."""
-        block = Block(packer.size, offsets)
-        packer.pack_into(block.buffer, 0, *numbers)
-        if call is None:
-            (code,) = gpu.driver.cuLaunchKernel(module.function, *shape, handle, block.address, 0)
-        else:
-            (code,) = call(module.function, *shape, handle, block.address)
-        if code:
-            raise gpu.fail(code, f" at the launch of `{module.name}`")
-
-    general = General(module, launch, start)
 
     def other(*arguments: Any, **keywords: Any) -> None:
         """Arguments that the fast way did not take."""
         frame = where(1)
         while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("ruda."):
             frame = frame.f_back
-        if keywords or not suits(module, arguments) or not unchanged(guards):
-            before = _local.tried
+        before = _local.tried
+        fits = not keywords and suits(module, arguments)
+        # Right after the fallback has looked, what is captured counts as unchanged: another thread
+        # may go on changing settings for ever.
+        if not fits or (fallback is not before and not unchanged(guards)):
             if fallback is None or fallback is before:
                 raise LaunchTypeError(f"`{module.name}`: the arguments do not fit the kernel")
             _local.tried = fallback
@@ -434,7 +454,11 @@ def build(
 
     if metadata["sites"] or metadata["cooperative"] or handle_of(launch.stream):
         return other
-    return fast(module, shape, packer, blocks, offsets, other, guards)
+    return fast(module, launch, other, guards)
+
+
+def threads_along_x(launch: Launch) -> int:
+    return launch.grid[0] * launch.block[0]
 
 
 class _Local(threading.local):
@@ -460,7 +484,7 @@ def suits(module: Module, arguments: Sequence[Any]) -> bool:
     """Whether a kernel was made for these arguments, also NumPy arrays."""
     if len(arguments) != len(module.types):
         return False
-    for value, kind in zip(arguments, module.types, strict=True):
+    for k, (value, kind) in enumerate(zip(arguments, module.types, strict=True)):
         if isinstance(kind, ArrayType):
             if not isinstance(value, (np.ndarray, DeviceArray)):
                 return False
@@ -469,6 +493,8 @@ def suits(module: Module, arguments: Sequence[Any]) -> bool:
             if replace(found, readonly=False, aligned=kind.aligned) != kind:
                 return False
             if kind.aligned and not found.aligned:
+                return False
+            if found.readonly and k in module.metadata["written"]:
                 return False
         elif kind.weak:
             if type(value) is not WEAK[kind.name]:
@@ -480,19 +506,20 @@ def suits(module: Module, arguments: Sequence[Any]) -> bool:
 
 def fast(
     module: Module,
-    shape: tuple[int, ...],
-    packer: struct.Struct,
-    blocks: list[Block],
-    offsets: Sequence[int],
+    launch: Launch,
     other: Callable[..., None],
     guards: Sequence[tuple[Any, Any, Any]],
 ) -> Callable[..., None]:
     """A launcher for device arrays and numbers, as text with everything fixed in its scope."""
-    gpu = module.gpu
+    gpu, shape = module.gpu, shape_of(module, launch)
+    text, offsets = layout(module.metadata["parameters"])
+    packer = struct.Struct(text)
+    blocks = [Block(packer.size, offsets)]
     scope: dict[str, Any] = {
         "other": other, "blocks": blocks, "Block": Block, "size": packer.size, "offsets": offsets,
         "pack": packer.pack_into, "driver_launch": gpu.driver.cuLaunchKernel, "device": gpu.name,
-        "function": module.function, "stream": 0, "recent": gpu.recent.append, "name": module.name,
+        "function": module.function, "stream": gpu.driver.CUstream(0),
+        "recent": gpu.recent.append, "name": module.name,
         "getframe": sys._getframe, "failed": functools.partial(_failed, module),
         "error": struct.error, "type_of": type_of,
         "missing": object(), "kernels": vars(kernel),
@@ -515,7 +542,9 @@ def fast(
         scope |= {f"h{k}": holder, f"k{k}": key, f"v{k}": value}
         now = f"h{k}.cell_contents" if key is None else f"h{k}.get(k{k})"
         tests.append(f"{now} is v{k}")
-    packed = [_packed(row, module.types) for row in module.metadata["parameters"]]
+    threads = str(threads_along_x(launch))
+    rows = module.metadata["parameters"]
+    packed = [threads if row[0] == "threads" else _packed(row, module.types) for row in rows]
     scope |= {"asarray": np.asarray, "u16": np.uint16}
     numbers = ", ".join(map(str, shape))
     condition = " and ".join(tests) or "True"
@@ -541,7 +570,7 @@ def launch({", ".join([*(f"{n}=missing" for n in names), "*rest"])}, **keywords)
     if frame.f_globals is kernels:
         frame = frame.f_back
     recent((name, frame.f_code, frame.f_lasti))
-    code = driver_launch(function, {numbers}, stream, block.address, 0)[0]
+    (code,) = driver_launch(function, {numbers}, stream, block.address, 0)
     if code:
         failed(code, block.address, {numbers})
     blocks.append(block)

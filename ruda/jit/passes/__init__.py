@@ -11,6 +11,7 @@ from ruda.jit import ir, trace
 from ruda.jit.ir import Function
 from ruda.jit.passes.barriers import split_barriers
 from ruda.jit.passes.blocks import loop_over_blocks
+from ruda.jit.passes.coarsen import coarsen
 from ruda.jit.passes.conditions import join_conditions
 from ruda.jit.passes.flatten import flatten, is_flat
 from ruda.jit.passes.guards import hoist_guards
@@ -57,7 +58,7 @@ def accept_barriers(function: Function) -> Function:
 PIPELINE: dict[str, tuple[Pass, ...]] = {
     "cpu": (simplify, join_conditions, remove_wraps, spread, hoist_guards),
     "wgpu": (simplify, join_conditions, remove_wraps, meet),
-    "cuda": (simplify, join_conditions, remove_wraps, accept_barriers),
+    "cuda": (simplify, join_conditions, remove_wraps, accept_barriers, coarsen),
 }
 
 

@@ -46,7 +46,7 @@ FUNCTION = {
 class FakeDriver:
     """The calls of `cuda.bindings.driver` that ruda makes."""
 
-    CUdevice_attribute = CUfunction_attribute = _Names()
+    CUdevice_attribute = CUfunction_attribute = CUstreamCaptureMode = _Names()
     CUresult = Code
 
     def __init__(self, devices: int = 1, memory: int = 1 << 30) -> None:
@@ -58,6 +58,8 @@ class FakeDriver:
         self.function = dict(FUNCTION)
         self.codes: dict[str, list[Code]] = {}  # answers of the next calls, by name
         self.context: Any = None
+        self.captured: list[Any] | None = None  # launches of the capture that is going on
+        self.formats = ""  # of their parameters, by struct's letters
 
     def __getattribute__(self, name: str) -> Any:
         found = object.__getattribute__(self, name)
@@ -74,6 +76,9 @@ class FakeDriver:
             return found(*arguments)
 
         return call
+
+    def CUstream(self, handle: int) -> int:
+        return handle
 
     def cuInit(self, flags: int) -> Any:
         return (Code(0),)
@@ -138,6 +143,9 @@ class FakeDriver:
 
     def cuMemHostUnregister(self, address: int) -> Any:
         return (Code(0),)
+
+    def cuMemHostGetDevicePointer(self, address: int, flags: int) -> Any:
+        return Code(0), address
 
     def cuMemGetInfo(self) -> Any:
         return Code(0), self.memory - self.used, self.memory
@@ -217,14 +225,55 @@ class FakeDriver:
     def cuLaunchKernel(self, function: Any, *rest: Any) -> Any:
         *shape, shared, stream, parameters, extra = rest
         assert extra == 0
+        if self.captured is not None:
+            *shape, parameters, extra = rest
+            kept = Parameters(parameters, self.formats)
+            self.captured.append((function, [*shape, kept.address, extra], kept))
+            return (Code(0),)
         action = self.kernels.get(function)
         self.launches.append({"shape": tuple(shape), "shared": shared, "stream": stream})
         if action is not None:
             action(parameters)
         return (Code(0),)
 
+    # ---- graphs
+
+    def cuStreamBeginCapture(self, stream: Any, mode: Any) -> Any:
+        self.captured = []
+        return (Code(0),)
+
+    def cuStreamEndCapture(self, stream: Any) -> Any:
+        found, self.captured = self.captured, None
+        return Code(0), found
+
+    def cuGraphInstantiate(self, graph: Any, flags: int) -> Any:
+        return Code(0), list(graph)
+
+    def cuGraphDestroy(self, graph: Any) -> Any:
+        return (Code(0),)
+
+    cuGraphExecDestroy = cuGraphDestroy
+
+    def cuGraphLaunch(self, graph: Any, stream: Any) -> Any:
+        launch = object.__getattribute__(self, "cuLaunchKernel")  # not a call of the user's
+        for function, rest, _ in graph:
+            launch(function, *rest)
+        return (Code(0),)
+
     def cuLaunchCooperativeKernel(self, function: Any, *rest: Any) -> Any:
         return self.cuLaunchKernel(function, *rest, 0)
+
+
+class Parameters:
+    """A copy of a launch's parameters."""
+
+    def __init__(self, parameters: int, formats: str) -> None:
+        self.held = [
+            ctypes.create_string_buffer(struct.pack(f"<{c}", v))
+            for c, v in zip(formats, values(parameters, formats), strict=True)
+        ]
+        self.table = (ctypes.c_void_p * len(formats))(*map(ctypes.addressof, self.held))
+        self.address = ctypes.addressof(self.table)
 
 
 def values(parameters: int, formats: str) -> list[Any]:

@@ -13,6 +13,7 @@ from ruda.backends.cuda import compile as compiler
 from ruda.backends.cuda.device import BACKEND
 from ruda.errors import DivergentBarrierError, UnsupportedError
 from ruda.jit.kernel import as_dimensions
+from ruda.jit.types import parse_type as ruda_type
 from tests.jit.case import InOut, Out
 from tests.jit.test_kernels import MODULES
 
@@ -53,10 +54,8 @@ def test_kernels_of_the_tables_compile(case, rng):
 
 def compiled(kernel, *types, **options):
     """PTX and attributes of a kernel."""
-    from ruda.jit.types import parse_type
-
     with ruda.config(**options):
-        source = source_of(kernel, tuple(parse_type(t) for t in types))
+        source = source_of(kernel, tuple(map(ruda_type, types)))
     text = compiler.source_ptx(source, TARGET)
     _, log = compiler.cubin(text, "90a")
     return text, compiler.attributes(log)
@@ -75,13 +74,55 @@ F32 = "f32[::1]"
 def test_saxpy_is_what_one_would_write():
     text, attributes = compiled(saxpy, "f32", F32, F32, F32)
     assert ".target sm_90a" in text
-    assert text.count("ld.global") == 2 and text.count("st.global.f32") == 1
-    assert "fma.rn.f32" in text
+    assert text.count("ld.global.v4.f32") == 2 and text.count("st.global.v4.f32") == 1
+    assert text.count("ld.global.f32") == 2 and text.count("st.global.f32") == 1  # what is left
+    assert text.count("fma.rn.f32") == 5
     assert ".f64" not in text
-    assert len(re.findall(r"\.param \.", text)) == 5  # three pointers, one extent, one number
+    # Three pointers, one extent, one number, and the threads of the launch.
+    assert len(re.findall(r"\.param \.", text)) == 6
     assert attributes == {"registers": attributes["registers"], "stack": 0, "spill_stores": 0,
                           "spill_loads": 0}  # fmt: skip
-    assert attributes["registers"] <= 16
+    assert attributes["registers"] <= 24
+
+
+@pytest.mark.parametrize(
+    ("dtype", "instruction"),
+    [("f64", "v2.f64"), ("f32", "v4.f32"), ("i32", "v4.u32"), ("u64", "v2.u64"), ("f16", "v4.u32"),
+     ("bf16", "v4.u32"), ("i16", "v4.u32"), ("u8", "v2.u32"), ("bool", "v2.u32")],
+)  # fmt: skip
+def test_accesses_are_wide(dtype, instruction):
+    """16 bytes a thread, 8 of the smallest dtypes; also in grid-stride loops and matrices."""
+
+    @ruda.jit
+    def once(x, out):
+        i = ruda.grid(1)
+        if i < out.size:
+            out[i] = not x[i]
+
+    @ruda.jit
+    def strided(x, out):
+        for i in range(ruda.grid(1), out.size, ruda.gridsize(1)):
+            out[i] = not x[i]
+
+    @ruda.jit
+    def matrix(x, out):
+        i, j = ruda.grid(2)
+        if i < out.shape[1] and j < out.shape[0]:
+            out[j, i] = not x[j, i]
+
+    for kernel, kind in ((once, "[::1]"), (strided, "[::1]"), (matrix, "[:,::1]")):
+        text, attributes = compiled(kernel, dtype + kind, dtype + kind)
+        assert f"ld.global.{instruction}" in text and f"st.global.{instruction}" in text
+        assert attributes["registers"] <= 40
+
+
+def test_machine_code_has_wide_accesses():
+    function, _ = saxpy.translate(tuple(map(ruda_type, ("f32", F32, F32, F32))))
+    code = BACKEND.assembly(BACKEND.emit(function, TARGET), TARGET)
+    if compiler.disassembler() is None:
+        assert "ld.global.v4" in code  # PTX alone
+    else:
+        assert code.count("LDG.E.128") == 2 and code.count("STG.E.128") == 1
 
 
 def test_fma_only_where_allowed():
@@ -246,7 +287,7 @@ def test_other_chips():
 
 
 def test_text_shows_parameters_in_use():
-    assert "def saxpy(a, x, y, out, out_n0):" in saxpy.source("cuda", "f32", F32, F32, F32)
+    assert "def saxpy(a, x, y, out, out_n0, threads):" in saxpy.source("cuda", "f32", F32, F32, F32)
     assert ".target" in saxpy.assembly("cuda", "f32", F32, F32, F32)
 
 

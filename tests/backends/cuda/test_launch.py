@@ -15,6 +15,7 @@ from ruda.backends.cuda import driver
 from ruda.backends.cuda import launch as launching
 from ruda.errors import (
     DeviceError,
+    LaunchError,
     LaunchTypeError,
     LaunchValueError,
     LaunchWarning,
@@ -44,7 +45,7 @@ def compute(fake):
     seen = []
 
     def action(parameters):
-        a, x, y, out, n = values(parameters, "dqqqq")
+        a, x, y, out, n, _ = values(parameters, "dqqqqq")
         seen.append((a, x, y, out, n))
         array(out, np.float32, n)[:] = a * array(x, np.float32, n) + array(y, np.float32, n)
 
@@ -52,7 +53,7 @@ def compute(fake):
         def get(self, key, default=None):
             return action
 
-    fake.kernels = Everything()
+    fake.kernels, fake.formats = Everything(), "dqqqqq"
     return seen
 
 
@@ -62,7 +63,25 @@ def test_numpy_arrays_go_there_and_back(fake, n):
     x, y, out = np.arange(n, dtype=np.float32), np.ones(n, np.float32), np.zeros(n, np.float32)
     saxpy_kernel()[4, 256](2.0, x, y, out)
     assert np.array_equal(out, 2 * x + 1)
-    assert fake.launches[0]["shape"] == (4, 1, 1, 256, 1, 1)
+    # A thread does four neighbours' work, so that the grid is as much shorter.
+    assert fake.launches[0]["shape"] == (1, 1, 1, 256, 1, 1)
+
+
+def test_threads_of_the_launch_are_told(fake):
+    """Those that the user gave: a kernel with wide accesses must not do more."""
+    seen = []
+
+    class Everything(dict):
+        def get(self, key, default=None):
+            return lambda parameters: seen.append(values(parameters, "dqqqqq")[-1])
+
+    fake.kernels = Everything()
+    x = ruda.to_device(np.ones(5000, np.float32))
+    for _ in range(2):  # the general way, and the fast one
+        saxpy_kernel()[7, 256](1.0, x, x, x)
+        assert fake.launches[-1]["shape"][0] == 2
+    saxpy_kernel()[8, 256](1.0, np.ones(5000, np.float32), x, x)
+    assert seen == [1792, 1792, 2048] and fake.launches[-1]["shape"][0] == 2
 
 
 def test_only_written_arrays_come_back(fake):
@@ -123,6 +142,82 @@ def test_device_arrays_take_the_fast_way(fake):
     fake.calls.clear()
     kernel[1, 32](2.0, x, x, out)
     assert fake.calls == ["cuLaunchKernel"]
+
+
+def test_configuration_kept_from_before_the_first_launch(fake):
+    """It costs no more than the lookup: the launcher takes over."""
+    compute(fake)
+    kernel = saxpy_kernel()
+    launch = kernel[1, 32]
+    x = ruda.to_device(np.arange(5, dtype=np.float32))
+    out = ruda.device_array_like(x)
+    launch(2.0, x, x, out)
+    assert launch._direct[1] is kernel[1, 32]
+    y = ruda.to_device(np.arange(5, dtype=np.float64))
+    fake.kernels = {}
+    launch(2.0, y, y, y)  # other types: the general way, and a launcher of its own
+    assert launch._direct[1] is kernel[1, 32]
+    with pytest.raises(LaunchTypeError, match="takes 4 arguments"):
+        launch(2.0, x)
+    launch(2.0, x, x, out=out)
+    assert len({id(s) for group in kernel._specialisations.values() for s in group}) == 2
+
+
+def test_graph_is_one_call(fake):
+    compute(fake)
+    kernel = saxpy_kernel()
+    x = ruda.to_device(np.arange(5, dtype=np.float32))
+    out = ruda.device_array_like(x)
+    kernel[1, 32](2.0, x, x, out)
+    launched = len(fake.launches)
+    with ruda.capture() as graph:
+        kernel[1, 32](3.0, x, x, out)
+        kernel[2, 32](1.0, x, out, out)
+    assert len(fake.launches) == launched and len(graph) == 2
+    fake.calls.clear()
+    graph.replay()
+    assert fake.calls == ["cuGraphLaunch"]
+    assert np.array_equal(out.copy_to_host(), 5 * np.arange(5, dtype=np.float32))
+    graph.replay()
+    assert [entry["shape"][0] for entry in fake.launches[launched:]] == [1, 1, 1, 1]
+    fake.codes["cuCtxSynchronize"] = [Code.CUDA_ERROR_ILLEGAL_ADDRESS]
+    with pytest.raises(DeviceError) as found:
+        ruda.synchronize()
+    assert any("graph of 2 launches: saxpy" in note for note in found.value.__notes__)
+
+
+def test_graph_keeps_its_arrays(fake):
+    kernel = saxpy_kernel()
+    x = ruda.to_device(np.ones(5, np.float32))
+    address = x.pointer
+    with ruda.capture() as graph:
+        kernel[1, 32](3.0, x, x, x)
+    del x
+    gc.collect()
+    assert ruda.device_array(5, np.float32).pointer != address
+    del graph
+    gc.collect()
+    assert ruda.device_array(5, np.float32).pointer == address
+    assert "cuGraphExecDestroy" in fake.calls
+
+
+def test_graph_refuses_what_it_cannot_replay(fake):
+    kernel, x = saxpy_kernel(), ruda.to_device(np.ones(5, np.float32))
+
+    @ruda.jit
+    def telling(x):
+        print(x[0])
+
+    with pytest.raises(LaunchTypeError, match="argument 1 is a NumPy array"), ruda.capture():
+        kernel[1, 32](3.0, np.ones(5, np.float32), x, x)
+    with pytest.raises(LaunchError, match="`telling` prints"), ruda.capture():
+        telling[1, 1](x)
+    with pytest.raises(LaunchTypeError, match="name no stream"), ruda.capture():
+        kernel[1, 32, ruda.stream()](3.0, x, x, x)
+    with pytest.raises(DeviceError, match="not nested"), ruda.capture(), ruda.capture():
+        pass
+    kernel[1, 32](3.0, x, x, x)
+    assert fake.launches  # after all that, launches run again
 
 
 def test_fast_way_gives_other_types_back(fake):
@@ -306,3 +401,24 @@ def test_scalars_of_every_kind(fake):
     assert seen[0][1:] == seen[1][1:]
     assert seen[0][1:3] == [1, int(np.float16(1.5).view(np.uint16))]
     assert seen[0][-2:] == [-3, 1 << 63]
+
+
+def test_arrays_in_one_page_are_locked_together(fake):
+    """The driver locks whole pages, and refuses to lock one twice."""
+    whole = np.zeros(3 * 4096, np.uint8)
+    start = -whole.ctypes.data % 4096
+    a, b, c = whole[start : start + 8], whole[start + 100 : start + 4200], whole[start + 16 :][:8]
+    pages = driver.gpu("cuda:0").pages
+    fake.calls.clear()
+    with ruda.mapped(a, b) as (d, e):
+        assert fake.calls.count("cuMemHostRegister") == 2 and len(pages.uses) == 2
+        with ruda.pinned(c):
+            assert fake.calls.count("cuMemHostRegister") == 2
+        del d
+        gc.collect()
+        assert len(pages.uses) == 2
+    del e
+    gc.collect()
+    assert not pages.uses and fake.calls.count("cuMemHostUnregister") == 2
+    with ruda.mapped(c) as f:
+        assert f.pointer == c.ctypes.data

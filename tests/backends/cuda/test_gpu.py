@@ -1,0 +1,331 @@
+"""What only a GPU can show: `python -m pytest -m cuda`. Kernels' results are in tests/jit."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ruda
+from ruda.backends.cuda import driver
+from ruda.errors import DeviceError, LaunchTypeError, LaunchValueError, OutOfMemoryError
+
+pytestmark = pytest.mark.cuda
+
+
+@pytest.fixture(autouse=True)
+def _on_cuda():
+    with ruda.config(device="cuda"):
+        yield
+
+
+@ruda.jit
+def fill(out, value):
+    i = ruda.grid(1)
+    if i < out.size:
+        out[i] = value
+
+
+@ruda.jit
+def reverse(x):
+    """Through all the dynamic shared memory there is."""
+    tile = ruda.shared.array(0, ruda.int32)
+    t = ruda.threadIdx.x
+    for k in range(t, x.size, ruda.blockDim.x):
+        tile[k] = x[k]
+    ruda.syncthreads()
+    for k in range(t, x.size, ruda.blockDim.x):
+        x[k] = tile[x.size - 1 - k]
+
+
+@pytest.mark.parametrize("kilobytes", [16, 48, 49, 100, 0])
+def test_dynamic_shared_memory_beyond_48_kilobytes(kilobytes):
+    most = ruda.get_current_device().properties["max_shared_bytes"]
+    nbytes = kilobytes << 10 or most
+    host = np.arange(nbytes // 4, dtype=np.int32)
+    x = ruda.to_device(host)
+    for _ in range(2):
+        reverse[1, 256, 0, nbytes](x)
+    reverse[1, 256, 0, nbytes](x)
+    assert np.array_equal(x.copy_to_host(), host[::-1])
+    with pytest.raises(LaunchValueError, match=f"can have {most}"):
+        reverse[1, 256, 0, most + 4](x)
+
+
+@ruda.jit
+def meet(x, out):
+    i = ruda.grid(1)
+    if i < x.size:
+        x[i] += 1
+    ruda.cg.this_grid().sync()
+    if i < x.size:
+        out[i] = x[x.size - 1 - i]
+
+
+def test_cooperative_launch_is_as_large_as_the_gpu_holds_at_once():
+    properties = ruda.get_current_device().properties
+    blocks = properties["multiprocessors"]
+    x = ruda.to_device(np.arange(blocks * 256, dtype=np.int32))
+    out = ruda.device_array_like(x)
+    for k in range(1, 4):
+        meet[blocks, 256](x, out)
+        assert np.array_equal(out.copy_to_host(), np.arange(blocks * 256)[::-1] + k)
+    with pytest.raises(LaunchValueError, match=r"can run \d+ of them at once, not 100000"):
+        meet[100_000, 256](x, out)
+
+
+@pytest.mark.parametrize("offset", range(5))
+@pytest.mark.parametrize("n", [1, 5, 1023, 1 << 20])
+def test_wide_accesses_at_any_offset(n, offset, rng):
+    """Aligned arrays, others, and elements before and behind, which must stay."""
+
+    @ruda.jit
+    def axpy(a, x, y, out):
+        i = ruda.grid(1)
+        if i < out.size:
+            out[i] = a * x[i] + y[i]
+
+    x, y = rng.standard_normal((2, n + 8), np.float32)
+    dx, dy = ruda.to_device(x), ruda.to_device(y)
+    out = ruda.to_device(np.full(n + 8, 7, np.float32))
+    part = slice(offset, offset + n)
+    axpy[-(-n // 128), 128](2.0, dx[part], dy[part], out[part])
+    want = np.full(n + 8, 7, np.float32)
+    want[part] = 2 * x[part] + y[part]
+    got = out.copy_to_host()
+    assert np.array_equal(got[:offset], want[:offset])
+    assert np.array_equal(got[offset + n :], want[offset + n :])
+    np.testing.assert_allclose(got, want, rtol=2e-7, atol=1e-6)
+    few = ruda.to_device(np.zeros(n, np.float32))
+    axpy[1, 32](2.0, dx[part], dy[part], few)  # fewer threads than elements
+    assert np.count_nonzero(few.copy_to_host()[32:]) == 0
+
+
+def test_more_memory_than_there_is():
+    _, total = driver.gpu("cuda").memory_info()
+    with pytest.raises(OutOfMemoryError, match="bytes asked for"):
+        ruda.device_array(total + 1, np.uint8)
+    x = ruda.to_device(np.ones(1000, np.float32))
+    assert x.copy_to_host().sum() == 1000
+
+
+def test_launches_from_many_threads():
+    arrays = [ruda.to_device(np.zeros(5000, np.int64)) for _ in range(8)]
+
+    def work(k):
+        with ruda.config(device="cuda"):
+            for value in range(200):
+                fill[20, 256](arrays[k], value * 8 + k)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for k, a in enumerate(arrays):
+        assert np.all(a.copy_to_host() == 199 * 8 + k)
+
+
+def test_streams_run_beside_each_other_and_events_order_them():
+    a, b = ruda.stream(), ruda.stream()
+    x = ruda.to_device(np.zeros(1 << 20, np.float32))
+    fill[1 << 12, 256, a](x, 3.0)
+    event = ruda.event()
+    event.record(a)
+    event.wait(b)
+    out = x.copy_to_host(stream=b)
+    assert np.all(out == 3)
+
+
+def test_graph_of_many_launches():
+    x = ruda.to_device(np.zeros(1000, np.int32))
+
+    @ruda.jit
+    def count(x, k):
+        i = ruda.grid(1)
+        if i < x.size:
+            x[i] = x[i] * 3 + k
+
+    want = 0
+    with ruda.capture() as graph:
+        for k in range(100):
+            count[4, 256](x, k)
+    for _ in range(3):
+        graph.replay()
+        for k in range(100):
+            want = (want * 3 + k) % (1 << 32)
+    assert np.all(x.copy_to_host().view(np.uint32) == want)
+
+
+def test_cooperative_launches_in_a_graph():
+    x = ruda.to_device(np.zeros(1000, np.int32))
+    out = ruda.device_array_like(x)
+    with ruda.capture() as graph:
+        for _ in range(5):
+            meet[4, 256](x, out)
+    graph.replay()
+    assert np.all(out.copy_to_host() == 5)
+
+
+# ---- faults: each in a process of its own, as the driver does not forgive them -------------------
+
+HEAD = """
+import numpy as np
+import ruda
+from ruda.errors import DeviceError
+ruda.set_default_device("cuda")
+
+@ruda.jit
+def far(x, k):
+    x[k + ruda.threadIdx.x] = 1
+
+x = ruda.to_device(np.zeros(8, np.float32))
+"""
+
+
+@pytest.fixture
+def child(tmp_path):
+    """Runs a script in a process; its code and what it printed."""
+    return functools.partial(run_child, tmp_path / "script.py")
+
+
+def run_child(path, code):
+    path.write_text(HEAD + code)
+    path_here = str(Path(__file__).parents[3])
+    found = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, timeout=100, check=False,
+        env=os.environ | {"PYTHONPATH": path_here},
+    )  # fmt: skip
+    return found.returncode, found.stdout + found.stderr
+
+
+def test_illegal_address_names_kernel_and_line(child, tmp_path):
+    code, text = child(
+        script := """
+far[1, 1](x, 0)
+ruda.synchronize()
+far[1, 1](x, 1 << 44)  # here
+for again in range(2):
+    try:
+        ruda.synchronize()
+    except DeviceError as error:
+        print(error, *getattr(error, "__notes__", ()), sep="|")
+try:
+    far[1, 1](x, 0)
+except DeviceError as error:
+    print("later:", error)
+"""
+    )
+    assert code == 0, text
+    lines = (HEAD + script).splitlines()
+    here = 1 + next(k for k, line in enumerate(lines) if "# here" in line)
+    where = f"`far` launched at {tmp_path / 'script.py'}, line {here}"
+    assert "ILLEGAL_ADDRESS" in text and where in text
+    assert "is lost to this process" in text and "later:" in text
+    assert "check=True" in text  # the hint
+
+
+def test_check_finds_it_without_losing_the_device(child):
+    code, text = child("""
+with ruda.config(check=True):
+    try:
+        far[1, 1](x, 1 << 44)
+        ruda.synchronize()
+    except ruda.errors.OutOfBoundsError as error:
+        print("found:", error)
+far[1, 8](x, 0)
+print(x.copy_to_host().sum())
+""")
+    assert code == 0 and text.endswith("8.0\n"), text
+    assert f"found: `x[{1 << 44}]` is out of bounds" in text
+
+
+def test_fork_after_use_is_told(child):
+    _, text = child("""
+import os
+far[1, 1](x, 0)
+ruda.synchronize()
+pid = os.fork()
+if not pid:
+    try:
+        far[1, 1](x, 0)
+        ruda.synchronize()
+        print("no error")
+    except DeviceError as error:
+        print(error)
+    os._exit(0)
+os.waitpid(pid, 0)
+print("parent", x.copy_to_host()[0])
+""")
+    assert "forked after it was used" in text and "parent 1.0" in text, text
+
+
+def test_process_ends_with_work_in_flight(child):
+    code, text = child("""
+@ruda.jit
+def long(x):
+    for _ in range(10_000_000):
+        x[0] = x[0] * 0.5 + 1
+long[1, 1](x)
+""")
+    assert code == 0 and not text, text
+
+
+# ---- PyTorch -------------------------------------------------------------------------------------
+
+
+def test_torch_shares_the_context_and_its_streams():
+    torch = pytest.importorskip("torch")
+    x = ruda.to_device(np.zeros(1 << 20, np.float32))
+    fill[1 << 12, 256](x, 2.0)
+    t = torch.ones(1 << 20, device="cuda")
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        t += 1
+        ours = ruda.external_stream(stream.cuda_stream)
+        fill[1 << 12, 256, ours](x, 5.0)
+    stream.synchronize()
+    assert float(t.sum()) == 2 << 20 and np.all(x.copy_to_host() == 5)
+
+
+def test_kernel_in_a_graph_of_torch():
+    torch = pytest.importorskip("torch")
+    x = ruda.to_device(np.zeros(1000, np.float32))
+    fill[4, 256](x, 1.0)  # compiled and loaded before
+    t = torch.zeros(1000, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        t += 1
+        ours = ruda.external_stream(torch.cuda.current_stream().cuda_stream)
+        fill[4, 256, ours](x, 5.0)
+    assert np.all(x.copy_to_host() == 1), "captured, not run"
+    graph.replay()
+    torch.cuda.synchronize()
+    assert np.all(x.copy_to_host() == 5) and float(t[0]) == 1
+
+
+def test_device_numbers():
+    count = len(driver.gpus())
+    with pytest.raises(DeviceError, match=f"has {count} CUDA devices"):
+        ruda.backends.get("cuda").allocate(8, f"cuda:{count}")
+
+
+def test_every_gpu_of_the_machine():
+    """Kernels run where their arrays are; arrays of two GPUs do not mix."""
+    arrays = []
+    for gpu in driver.gpus():
+        with ruda.config(device=gpu.name):
+            arrays.append(ruda.to_device(np.zeros(1000, np.float32)))
+    for k, x in enumerate(arrays):
+        fill[4, 256](x, k + 3.0)
+    for k, x in enumerate(arrays):
+        assert x.device == f"cuda:{k}" and np.all(x.copy_to_host() == k + 3)
+    for x in arrays[1:]:
+        with pytest.raises(LaunchTypeError, match="several devices"):
+            meet[1, 32](arrays[0], x)
