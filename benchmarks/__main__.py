@@ -1,5 +1,5 @@
 """`python -m benchmarks [rows ...]`: print the ratios against every peer installed, and keep the
-samples.
+samples. `python -m benchmarks cuda [rows ...]` does so on an NVIDIA GPU.
 
 Runs itself again bound to one core and without settings that slow OpenBLAS, so that both sides of
 each row have one thread. Writes benchmarks/results/<device>-<date>.json; the README's table is
@@ -19,7 +19,10 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-PEERS = ("numba", "llvmlite", "numpy", "taichi", "warp-lang", "jax")
+PEERS = (
+    "numba", "llvmlite", "numpy", "taichi", "warp-lang", "jax", "numba-cuda", "torch", "triton",
+    "cuda-bindings",
+)  # fmt: skip
 
 
 def versions() -> dict[str, str]:
@@ -120,9 +123,35 @@ def readme(check: bool = False) -> int:
     return 0
 
 
+def cuda_record(wanted: list[str]) -> None:
+    """Measure on an NVIDIA GPU; `RUDA_BENCHMARK_RESULTS` names another folder for the samples."""
+    from benchmarks import cuda, timing
+
+    before = timing.load()
+    record = cuda.measure(wanted)
+    print(table(record["rows"]))
+    print(limit_table(record["limits"]))
+    for name, microseconds in record["launches in microseconds"].items():
+        print(f"{name:50} {microseconds:8.2f} us")
+    record |= {
+        "date": datetime.date.today().isoformat(),
+        "commit": commit(),
+        "versions": versions(),
+        "load": [before, timing.load()],
+    }
+    folder = Path(os.environ.get("RUDA_BENCHMARK_RESULTS") or RESULTS)
+    folder.mkdir(exist_ok=True)
+    path = folder / f"cuda-{record['date']}.json"
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"wrote {path.name}")
+
+
 def main() -> None:
     if sys.argv[1:] in (["--readme"], ["--check"]):
         sys.exit(readme(check="--check" in sys.argv))
+    if sys.argv[1:2] == ["cuda"]:
+        cuda_record(sys.argv[2:])
+        return
     if os.environ.get("RUDA_BENCHMARK_CHILD") != "1":
         environment = dict(os.environ, RUDA_BENCHMARK_CHILD="1")
         for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
