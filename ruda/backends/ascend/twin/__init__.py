@@ -1,0 +1,138 @@
+"""Run AscendC text on the host, strictly: what a chip would compute wrongly or hang on is an error.
+
+`load(text)` compiles and loads a text; `launch` calls one of its launchers. A launcher has one form
+on the twin and on a device, and stands in the generated text:
+
+    extern "C" int ruda_launch_saxpy(uint32_t blocks, void* stream, GM_ADDR x, ..., uint32_t n) {
+    #ifdef RUDA_TWIN
+        return twin::launch_vector(stream, blocks, [=] { saxpy(x, ..., n); });
+    #else
+        saxpy<<<blocks, nullptr, stream>>>(x, ..., n);
+        return 0;
+    #endif
+    }
+
+Nothing here has run on an NPU: the twin checks programs by the published rules of the chips.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ruda.backends.ascend.twin import build
+from ruda.errors import (
+    NOWHERE,
+    BarrierError,
+    CheckError,
+    DataRaceError,
+    KernelAssertionError,
+    LaunchValueError,
+    OutOfBoundsError,
+    Place,
+    UndefinedReadError,
+)  # fmt: skip
+
+# The rules that core.h and the headers name in `fail`, and the error that each becomes.
+RULES: dict[str, type[Exception]] = {
+    "global-bounds": OutOfBoundsError,
+    "read-only": CheckError,
+    "launch": LaunchValueError,
+    "barrier": BarrierError,
+    "race": DataRaceError,
+    "undefined": UndefinedReadError,
+    "assert": KernelAssertionError,
+    "twin": CheckError,
+}
+
+
+class _Range(ctypes.Structure):
+    _fields_ = (
+        ("base", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("name", ctypes.c_char_p),
+        ("writable", ctypes.c_uint32), ("reserved", ctypes.c_uint32),
+    )  # fmt: skip
+
+
+class _Fault(ctypes.Structure):
+    _fields_ = (
+        ("rule", ctypes.c_char * 32), ("api", ctypes.c_char * 48), ("message", ctypes.c_char * 400),
+        ("line", ctypes.c_uint32), ("block", ctypes.c_uint32), ("thread", ctypes.c_int32 * 3),
+    )  # fmt: skip
+
+
+COUNTS = (
+    "vector_instructions", "copies_in", "copies_out", "bytes_in", "bytes_out", "scalar_reads",
+    "scalar_writes", "global_reads", "global_writes", "barriers", "flags",
+)  # fmt: skip
+
+
+class _Run(ctypes.Structure):
+    _fields_ = (
+        ("ranges", ctypes.POINTER(_Range)), ("range_count", ctypes.c_uint32),
+        ("workers", ctypes.c_uint32), ("seed", ctypes.c_uint64),
+        ("counts", ctypes.c_uint64 * len(COUNTS)), ("faulted", ctypes.c_uint32), ("fault", _Fault),
+    )  # fmt: skip
+
+
+class Memory(NamedTuple):
+    """A piece of global memory that a launch may touch."""
+
+    name: str
+    address: int
+    nbytes: int
+    writable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A loaded kernel text. `places[k]` is the user's place that line k of the text comes from."""
+
+    functions: ctypes.CDLL
+    places: Mapping[int, Place] = field(default_factory=dict)
+
+
+def load(source: str | bytes, places: Mapping[int, Place] | None = None) -> Library:
+    """Compile and load a text, or load what `build.compile_text` made of one."""
+    build.runtime()
+    if isinstance(source, str):
+        places = build.places(source)[1]
+        source = build.compile_text(source)
+    return Library(build.open_library(source), places or {})
+
+
+def launch(
+    library: Library,
+    launcher: str,
+    blocks: int,
+    arguments: Sequence[Any],
+    memory: Iterable[Memory],
+    *,
+    seed: int = 0,
+    workers: int = 0,
+) -> dict[str, int]:
+    """Run a launcher; the counts of instructions, copies and bytes. Arguments are ctypes values.
+
+    A fault raises the error that RULES names. It ends this launch alone.
+    """
+    ranges = [_Range(m.address, m.nbytes, m.name.encode(), m.writable, 0) for m in memory]
+    run = _Run((_Range * len(ranges))(*ranges), len(ranges), workers, seed)
+    function = getattr(library.functions, launcher)
+    function(ctypes.c_uint32(blocks), ctypes.byref(run), *arguments)
+    if run.faulted:
+        raise error_of(run.fault, library.places)
+    return dict(zip(COUNTS, run.counts, strict=True))
+
+
+def error_of(fault: Any, places: Mapping[int, Place]) -> Exception:
+    """The exception for a fault, with the API call, the generated line and the user's."""
+    rule, api = fault.rule.decode(), fault.api.decode()
+    thread = tuple(fault.thread)
+    where = f"block {fault.block}" + (f", thread {thread}" if thread[0] >= 0 else "")
+    text = f"{api}: {fault.message.decode(errors='replace')} [{rule}] ({where})"
+    if fault.line:
+        text += f"\n  at line {fault.line} of the generated text"
+    kind = RULES[rule]
+    place = places.get(fault.line, NOWHERE)
+    return kind(text, place) if issubclass(kind, CheckError) else kind(text)
