@@ -58,7 +58,7 @@ IDLE_SPIN = 50_000  # ns that a worker spins before it sleeps
 WAIT_SPIN = 20_000  # ns that a caller spins for its helpers before it sleeps
 SLICE = 20_000_000  # ns after which a caller looks for signals
 PROBE = 10_000  # ns of work that is not worth sharing
-CHUNK_TIME = 50_000  # ns: what an automatic chunk aims at
+CHUNK_TIME = 200_000  # ns: what an automatic chunk aims at; neighbouring blocks gain by company
 HOLD = 30_000  # ns for which a one-chunk launch may hold the GIL
 MAX_THREADS = 1024
 

@@ -293,6 +293,9 @@ class Emitter:
                 values = "".join(f", {bare(e(v))}" for v in operands[3:])
                 kinds = "".join(f"_{held(v.dtype)}" for v in operands[3:])
                 self.line(depth, f"report{kinds}(args, {where}{values})")
+            case Asm("cpu", "prefetch", (Load(array, indices, field=None),)):
+                suffix, address = self.address(array, indices, None)
+                self.line(depth, f"prefetch_{suffix}({address})")
             case Declare() | Breakpoint():
                 pass
             case Fence():

@@ -12,6 +12,7 @@ from ruda.backends.base import Launch
 from ruda.backends.cpu.device import BACKEND
 from ruda.jit import ir
 from ruda.jit.interpret import Interpreter
+from ruda.jit.passes.strides import TOGETHER
 from tests.jit.build import (
     assign,
     const,
@@ -187,6 +188,43 @@ def test_blocks_of_two_axes(size, rng):
     sim, cpu = both(kernel, 1, (4, 3, 1), data, np.zeros(12, np.int32))
     expected = [data[t::12].sum() for t in range(12)]
     assert sim[1].tolist() == cpu[1].tolist() == expected
+
+
+@pytest.mark.parametrize("step", [1 << 49, 1 << 50, (1 << 50) + 1])
+def test_long_steps_to_the_end_of_int64(step):
+    """Rounds that go together stop before anything wraps round; single ones finish."""
+    kernel = function(
+        (number, out),
+        store(S, thread(), 0),
+        *last_of(loop(thread(), ir.Cast(ir.Read(number), index), step,
+                      plus(a, op("add", load(S, thread()), 1)))),
+        arrays=(S,), block=(8, 1, 1),
+    )  # fmt: skip
+    for stop in (0, -1, -(1 << 63), step, LARGEST // 2 + 3, LARGEST - 2, LARGEST):
+        result = np.zeros(8, np.int32)
+        _cpu(kernel, (1, 1, 1), (8, 1, 1), (np.int64(stop), result))
+        assert result.tolist() == [len(range(t, stop, step)) for t in range(8)], stop
+
+
+@pytest.mark.parametrize("threads", [8, 64, 128])
+def test_rounds_that_go_together_end_where_elements_end(threads, rng):
+    """Every number of elements around whole rounds, whole groups of rounds and their tails."""
+    kernel = function(
+        (x, out), *last_of(loop(grid(), N, GRID, plus(a, load(x, k)))), block=(threads, 1, 1)
+    )
+    text = BACKEND.emit(kernel, BACKEND.target("cpu")).text
+    assert text.count("load_i32(x") == TOGETHER + 1
+    assert ("prefetch_i32(x" in text) is (threads >= 64)
+    for blocks in (1, 2, 5):
+        grid_size = blocks * threads
+        for rounds in range(2 * TOGETHER + 2):
+            for size in {rounds * grid_size + k for k in (0, 1, threads - 1, threads + 1)}:
+                data = rng.integers(0, 100, size).astype(np.int32)
+                result = np.zeros(grid_size, np.int32)
+                _cpu(kernel, (blocks, 1, 1), (threads, 1, 1), (data, result))
+                padded = np.zeros(-(-size // grid_size) * grid_size, np.int32)
+                padded[:size] = data
+                assert np.array_equal(padded.reshape(-1, grid_size).sum(0), result), size
 
 
 def test_sums_keep_their_order(rng):

@@ -212,6 +212,22 @@ def _store(dtype: str, unaligned: str) -> Intrinsic:
     return Intrinsic(types.void, (types.voidptr, types.int64, NUMBA[dtype]), lower)
 
 
+def _prefetch(dtype: str) -> Intrinsic:
+    """`prefetch_f32(base, i)`: ask for a cache line, into the second level; i may be out of bounds.
+
+    The first level would lose what the loop works on before it gets to that line.
+    """
+    kind = memory_type(dtype)
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        address = builder.gep(builder.bitcast(a[0], kind.as_pointer()), [a[1]])
+        arguments = (builder.bitcast(address, BYTES), I32(0), I32(2), I32(1))
+        llvm(builder, "llvm.prefetch.p0", ir.VoidType(), arguments)
+        return context.get_dummy_value()
+
+    return Intrinsic(types.void, (types.voidptr, types.int64), lower)
+
+
 def _word(dtype: str) -> Intrinsic:
     """A scalar parameter in the packed block: `word_f32(args, 8)`."""
     kind = memory_type(dtype)
@@ -823,6 +839,7 @@ def _trips() -> Intrinsic:
 _PATTERNS: tuple[tuple[str, Callable[..., Intrinsic | None]], ...] = (
     (rf"load_({DTYPE})(_unaligned|)", _load),
     (rf"store_({DTYPE})(_unaligned|)", _store),
+    (rf"prefetch_({DTYPE})", _prefetch),
     (rf"word_({DTYPE})", _word),
     (r"word", lambda: _word("i64")),
     (r"pointer", _pointer),

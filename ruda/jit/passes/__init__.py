@@ -10,15 +10,18 @@ from collections.abc import Callable
 from ruda.jit import ir, trace
 from ruda.jit.ir import Function
 from ruda.jit.passes.barriers import split_barriers
-from ruda.jit.passes.blocks import loop_over_blocks
+from ruda.jit.passes.blocks import loop_over_blocks, loop_over_groups
 from ruda.jit.passes.coarsen import coarsen
 from ruda.jit.passes.conditions import join_conditions
 from ruda.jit.passes.flatten import flatten, is_flat
+from ruda.jit.passes.groups import group_blocks
 from ruda.jit.passes.guards import hoist_guards
 from ruda.jit.passes.indices import expand, simplify
 from ruda.jit.passes.jumps import structure_jumps
+from ruda.jit.passes.names import Names
 from ruda.jit.passes.phases import has_phases, split_phases
 from ruda.jit.passes.predicate import predicate
+from ruda.jit.passes.prefetch import prefetch_rounds
 from ruda.jit.passes.strides import share_rounds
 from ruda.jit.passes.uniformity import check_barriers
 from ruda.jit.passes.wraps import remove_wraps
@@ -37,8 +40,12 @@ def spread(function: Function) -> Function:
 
 def in_blocks(function: Function) -> Function:
     """Loops over blocks and threads."""
-    together = share_rounds(expand(structure_jumps(function)))
-    return loop_over_blocks(split_barriers(together))
+    function = expand(structure_jumps(function))
+    grouped = group_blocks(function)
+    if grouped is None:
+        return loop_over_blocks(split_barriers(share_rounds(function)))
+    width = Names(function).index("blocks")
+    return loop_over_groups(split_barriers(grouped, width), width)
 
 
 def meet(function: Function) -> Function:
@@ -56,7 +63,7 @@ def accept_barriers(function: Function) -> Function:
 
 
 PIPELINE: dict[str, tuple[Pass, ...]] = {
-    "cpu": (simplify, join_conditions, remove_wraps, spread, hoist_guards),
+    "cpu": (simplify, join_conditions, remove_wraps, spread, hoist_guards, prefetch_rounds),
     "wgpu": (simplify, join_conditions, remove_wraps, meet),
     "cuda": (simplify, join_conditions, remove_wraps, accept_barriers, coarsen),
 }

@@ -72,13 +72,13 @@ class Region:
     body: Body
 
 
-def split_barriers(function: Function) -> Function:
-    """The kernel for one block, as loops over its threads."""
+def split_barriers(function: Function, width: Variable | None = None) -> Function:
+    """The kernel for one block, as loops over its threads; `width` of them along z, if given."""
     state = check_barriers(function)
     if any(isinstance(s, Cooperative) for s in ir.statements(function.body)):
         first = next(s for s in ir.statements(function.body) if isinstance(s, Cooperative))
         raise UnsupportedError("the CPU target has no cooperative operations yet", first.place)
-    return _Splitter(function, state).run()
+    return _Splitter(function, state, width).run()
 
 
 def _must_split(s: Statement) -> bool:
@@ -89,6 +89,7 @@ def _must_split(s: Statement) -> bool:
 class _Splitter:
     function: Function
     state: Uniformity
+    width: Variable | None
     names: Names = field(init=False)
     block: set[Variable] = field(init=False)
     recomputed: dict[Variable, Expr] = field(init=False)
@@ -648,7 +649,7 @@ class _Splitter:
         body = name_place(body, {"linearThread": linear_thread(f)}, self.names)
         variables, body = name_coordinates(replace(f, body=body), "threadIdx", "thread")
         axes = [
-            (variables[axis], extent(f, axis))
+            (variables[axis], Read(self.width) if axis == 2 and self.width else extent(f, axis))
             for axis in range(3)
             if f.block is None or f.block[axis] > 1 or (axis == 0 and f.block == (1, 1, 1))
         ]

@@ -58,6 +58,34 @@ def loop_over_blocks(function: Function) -> Function:
     return replace(function, body=(loop,))
 
 
+def loop_over_groups(function: Function, width: Variable) -> Function:
+    """The range of blocks, as many at a time as the block is deep; fewer, `width`, at the end.
+
+    The body has the index of the first of them; all are of one row of the grid.
+    """
+    assert function.block is not None
+    names = Names(function)
+    linear, first = names.index("block"), names.index("block_x")
+
+    def change(node: Expr) -> Expr:
+        match node:
+            case Special("blockIdx", 0):
+                return Read(first, place=node.place)
+        return node
+
+    x = Special("gridDim", 0)
+    left = op("min", op("sub", Special("last"), Read(linear)), op("sub", x, Read(first)))
+    body = (
+        Assign(first, op("mod", Read(linear), x)),
+        Assign(width, op("min", index(function.block[2]), left)),
+        *ir.rewrite_body(function.body, change),
+        Assign(linear, op("add", Read(linear), Read(width))),
+    )
+    more = op("lt", Read(linear), Special("last"))
+    start = Assign(linear, Special("first"))
+    return replace(function, body=(start, While(more, body, place=function.place)))
+
+
 def _comes_back(body: Body) -> bool:
     """Whether blocks go through memory in steps, so that neighbours load the same."""
     return any(

@@ -5,6 +5,11 @@ thread. Threads meet at no barrier in it, so that they may as well go through it
 after another, each over contiguous elements, which is a loop that vectorises. A barrier at the
 start of a round says so to `split_barriers`, which keeps what a thread carries from round to round
 in its slot.
+
+A round of a short body waits for memory: its elements are a page or less, and the next round's are
+far away, where no prefetcher looks. So several rounds go together while all of their elements
+exist: their loads wait at the same time, and a slot is loaded and stored once for all of them. A
+thread still takes its elements in order, so that no sum is reordered.
 """
 
 from __future__ import annotations
@@ -35,11 +40,16 @@ from ruda.jit.ir import (
     Statement,
     Variable,
 )  # fmt: skip
-from ruda.jit.passes.indices import index, op
+from ruda.jit.passes.indices import fold, index, op
 from ruda.jit.passes.names import Names
 
+Block = tuple[int, int, int]
 _UNIFORM = {"blockIdx", "blockDim", "gridDim", "globalDim"}
 _COUNTS = {"blockDim", "gridDim", "globalDim"}  # at least 1
+TOGETHER = 4  # rounds at a time
+SHORT = 24  # nodes of a body that is worth it
+END = 1 << 62  # of the rounds that go together
+FAR = 1 << 50  # the longest step of which several cannot wrap round
 
 
 def share_rounds(function: Function) -> Function:
@@ -47,11 +57,16 @@ def share_rounds(function: Function) -> Function:
     if function.block is None:
         return function
     written = Counter(v for s in ir.statements(function.body) for v in ir.written(s))
-    return replace(function, body=_body(function.body, written, {}, Names(function)))
+    body = _body(function.body, function.block, written, {}, Names(function))
+    return replace(function, body=body)
 
 
 def _body(
-    body: Body, written: Counter[Variable], known: Mapping[Variable, Expr], names: Names
+    body: Body,
+    block: Block,
+    written: Counter[Variable],
+    known: Mapping[Variable, Expr],
+    names: Names,
 ) -> Body:
     """`known`: variables with one assignment, as expressions of what nothing assigns."""
     known = dict(known)
@@ -63,10 +78,13 @@ def _body(
                 if _fixed(resolved, written):
                     known[variable] = resolved
             case For() if not ir.has_barrier(s.body):
-                s = _rounds(s, written, known, names) or s
+                rounds = _rounds(s, block, written, known, names)
+                if rounds is not None:
+                    out += rounds
+                    continue
             case _ if ir.has_barrier((s,)):
                 inner = {
-                    name: _body(getattr(s, name), written, known, names)
+                    name: _body(getattr(s, name), block, written, known, names)
                     for name in ir._BODIES.get(type(s), ())
                 }
                 s = replace(s, **inner) if inner else s  # type: ignore[arg-type]
@@ -75,8 +93,12 @@ def _body(
 
 
 def _rounds(
-    loop: For, written: Counter[Variable], known: Mapping[Variable, Expr], names: Names
-) -> For | None:
+    loop: For,
+    block: Block,
+    written: Counter[Variable],
+    known: Mapping[Variable, Expr],
+    names: Names,
+) -> Body | None:
     start, stop, step = (_resolve(e, known) for e in (loop.start, loop.stop, loop.step))
     parts = _split(start)
     if parts is None or loop.variable.dtype != start.dtype or start.dtype != index(0).dtype:
@@ -93,13 +115,67 @@ def _rounds(
     touched += [s.array for s in inside if isinstance(s, (ir.Store, ir.Atomic))]
     if not touched or any(a.space == "local" for a in touched):
         return None
+    last = _last(thread, block)
+    if last is None or not _short(loop.body) or _most(step) > FAR:
+        return (_single(loop, base, thread, stop, step, names),)
+    return _several(loop, base, thread, last, stop, step, names)
+
+
+def _last(thread: Expr, block: Block) -> Const | None:
+    """The largest number of a thread."""
+
+    def change(e: Expr) -> Expr:
+        match e:
+            case Special("threadIdx", axis):
+                return index(block[axis] - 1)
+        return fold(e)
+
+    found = ir.rewrite(thread, change)
+    return found if isinstance(found, Const) and 0 <= found.value <= FAR else None
+
+
+def _single(loop: For, base: Expr, thread: Expr, stop: Expr, step: Expr, names: Names) -> Statement:
+    """One round after another, the last one of the threads that still have an element."""
     first = names.index(f"{loop.variable.name}_first")
     # Not `first + thread < stop`: the sum could wrap round. `stop - first` is at least 1 here.
     guard = op("lt", thread, op("sub", stop, Read(first)))
     at = Assign(loop.variable, op("add", Read(first), thread), place=loop.place)
     mine = If(guard, (at, *loop.body), place=loop.place)
-    together: Body = (Barrier(place=loop.place), mine)
-    return For(first, base, stop, step, together, place=loop.place)
+    return For(first, base, stop, step, (Barrier(place=loop.place), mine), place=loop.place)
+
+
+def _several(
+    loop: For, base: Expr, thread: Expr, last: Const, stop: Expr, step: Expr, names: Names
+) -> Body:
+    """`TOGETHER` rounds at a time as long as every thread has an element in each, then single."""
+    first, rest = (names.index(f"{loop.variable.name}_{name}") for name in ("group", "rest"))
+    span = op("add", last, op("mul", step, index(TOGETHER - 1)))
+    stride = op("mul", step, index(TOGETHER))
+    rounds: list[Statement] = [Barrier(place=loop.place)]
+    for k in range(TOGETHER):
+        at = op("add", Read(first), op("mul", step, index(k))) if k else Read(first)
+        rounds += [Assign(loop.variable, op("add", at, thread), place=loop.place), *loop.body]
+    rounds.append(Assign(rest, op("add", Read(first), stride), place=loop.place))
+    # Nowhere near the end of int64: `rest` may be a stride beyond the limit.
+    known = isinstance(stop, ir.Extent) or (isinstance(stop, Const) and 0 <= stop.value <= END)
+    near = stop if known else op("min", op("max", stop, index(0)), index(END))
+    limit = op("sub", near, span)
+    return (
+        Assign(rest, base, place=loop.place),
+        For(first, base, limit, stride, tuple(rounds), place=loop.place),
+        _single(loop, Read(rest), thread, stop, step, names),
+    )
+
+
+def _short(body: Body) -> bool:
+    """Whether a body is a few operations that gather: no loops, and no stores.
+
+    Stores of several rounds may not be known to be apart, which keeps a loop from vectorising.
+    """
+    inside = list(ir.statements(body))
+    if any(isinstance(s, (For, ir.While, ir.Warp, ir.Store)) for s in inside):
+        return False
+    return len(inside) + sum(1 for _ in ir.all_expressions(body)) <= SHORT
 
 
 def _resolve(node: Expr, known: Mapping[Variable, Expr]) -> Expr:
@@ -162,3 +238,15 @@ def _positive(step: Expr) -> bool:
         case Op("mul", (x, y)):
             return all(_positive(e) for e in (x, y))
     return False
+
+
+def _most(step: Expr) -> int:
+    """An upper limit of a positive step; a launch has less than 2 ** 31 blocks along an axis."""
+    match step:
+        case Const(value):
+            return int(value)
+        case Op("mul", (x, y)):
+            return _most(x) * _most(y)
+        case Special("globalDim"):
+            return 1 << 41
+    return 1 << 31

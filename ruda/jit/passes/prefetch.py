@@ -1,0 +1,117 @@
+"""Ask early for the memory of the next rounds, where rounds are far apart.
+
+A processor sees ahead within a page. A loop that goes through memory in steps of a grid finds
+nothing of its next round in the caches and waits at the start of every page. Here the threads of a
+round ask, cache line by cache line, for what they will load a round later. Asking is a hint: it
+neither faults nor changes what is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ruda.dtypes import DType
+from ruda.jit import ir
+from ruda.jit.ir import Asm, Assign, Body, Const, Expr, For, Function, If, Load, Read, Variable
+from ruda.jit.passes.indices import index, op
+from ruda.jit.passes.names import Names
+from ruda.jit.passes.threads import coefficient
+
+LINE = 64  # bytes of a cache line
+THREADS = 64  # that ask together: enough of them for a vectorised loop in between
+PAGE = 4096  # bytes
+STREAMS = 16  # loads of a thread, at most
+
+
+def prefetch_rounds(function: Function) -> Function:
+    """Prefetches in loops over rounds of a block."""
+    names = Names(function)
+
+    def change(s: ir.Statement) -> ir.Statement:
+        if isinstance(s, For) and _far(s.step):
+            body = _threads(s, s.body, names)
+            return s if body is s.body else replace(s, body=body)
+        return s
+
+    return replace(function, body=ir.rewrite_body(function.body, statement=change))
+
+
+def _far(step: Expr) -> bool:
+    return not isinstance(step, Const) or step.value >= PAGE
+
+
+def _threads(rounds: For, body: Body, names: Names) -> Body:
+    """The body of a loop over rounds, prefetches in the loops over threads directly in it."""
+    out: list[ir.Statement] = []
+    for s in body:
+        match s:
+            case For(start=Const(0), stop=Const(count), step=Const(1)) if (
+                count >= THREADS and count % THREADS == 0
+            ):
+                s = _asking(rounds, s, names) or s
+            case For(step=Const(1)):  # rows of threads
+                s = replace(s, body=_threads(rounds, s.body, names))
+        out.append(s)
+    return tuple(out) if any(a is not b for a, b in zip(out, body, strict=True)) else body
+
+
+def _asking(rounds: For, threads: For, names: Names) -> For | None:
+    found = _streams(rounds, threads)
+    if not found or len(found) > STREAMS:
+        return None
+    some = names.index(f"{threads.variable.name}_some")
+    asks: list[ir.Statement] = []
+    for load in found:
+        assert isinstance(load.array.dtype, DType)
+        size = load.array.dtype.itemsize
+        for k in range(0, THREADS, max(1, LINE // size)):
+            thread = op("add", Read(some), index(k))
+            further = op("add", Read(rounds.variable), rounds.step)
+            at = _put(load.indices[0], {threads.variable: thread, rounds.variable: further})
+            asks.append(Asm("cpu", "prefetch", (replace(load, indices=(at,)),), place=load.place))
+    more = op("lt", Read(rounds.variable), op("sub", rounds.stop, rounds.step))
+    mine = replace(threads, start=Read(some), stop=op("add", Read(some), index(THREADS)))
+    body: Body = (If(more, tuple(asks), place=threads.place), mine)
+    return For(some, threads.start, threads.stop, index(THREADS), body, place=threads.place)
+
+
+def _streams(rounds: For, threads: For) -> list[Load]:
+    """Loads next to those of the neighbouring thread, with indices in terms of both loops."""
+    inside = {v for s in ir.statements(threads.body) for v in ir.written(s)}
+    now: dict[Variable, Expr] = {}
+    found: dict[tuple[ir.Array, Expr], Load] = {}
+    for s in threads.body:
+        if ir.bodies(s):
+            return []
+        for e in (inner for outer in ir.expressions(s) for inner in ir.walk(outer)):
+            if not isinstance(e, Load) or not _plain(e):
+                continue
+            at = _put(e.indices[0], now)
+            reads = {r.variable for r in ir.walk(at) if isinstance(r, Read)}
+            if reads & inside or any(isinstance(r, Load) for r in ir.walk(at)):
+                continue
+            if coefficient(at, threads.variable, {}) == coefficient(at, rounds.variable, {}) == 1:
+                found[e.array, at] = replace(e, indices=(at,))
+        if isinstance(s, Assign):
+            now[s.variable] = _put(s.value, now)
+    return list(found.values())
+
+
+def _plain(load: Load) -> bool:
+    array = load.array
+    return (
+        array.space == "global"
+        and array.ndim == 1
+        and array.layout == "C"
+        and array.aligned
+        and load.field is None
+        and isinstance(array.dtype, DType)
+    )
+
+
+def _put(node: Expr, values: dict[Variable, Expr]) -> Expr:
+    change: Callable[[Expr], Expr] = lambda e: (  # noqa: E731
+        values.get(e.variable, e) if isinstance(e, Read) else e
+    )
+    return ir.rewrite(node, change)
