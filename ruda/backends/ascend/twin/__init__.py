@@ -35,16 +35,32 @@ from ruda.errors import (
     UndefinedReadError,
 )  # fmt: skip
 
-# The rules that core.h and the headers name in `fail`, and the error that each becomes.
+# The rules that the runtime names in `fail`, and the error that breaking each becomes.
 RULES: dict[str, type[Exception]] = {
-    "global-bounds": OutOfBoundsError,
-    "read-only": CheckError,
-    "launch": LaunchValueError,
-    "barrier": BarrierError,
-    "race": DataRaceError,
-    "undefined": UndefinedReadError,
+    "alignment": CheckError,  # operands of vector instructions and copies begin at 32 bytes
     "assert": KernelAssertionError,
+    "atomic": CheckError,  # the mode of accumulating copies: its dtype, and off at the end
+    "barrier": BarrierError,
+    "buffer-bounds": OutOfBoundsError,  # an operand lies in its own buffer
+    "cache": DataRaceError,  # scalar stores are written back, and a line has one block
+    "capacity": CheckError,  # of the unified buffer; numbers of buffers
+    "compare-size": CheckError,  # comparisons take multiples of 256 bytes
+    "dtype": CheckError,
+    "flag": BarrierError,  # each SetFlag has its WaitFlag
+    "global-bounds": OutOfBoundsError,  # an access lies in the array that its pointer came from
+    "hazard": DataRaceError,  # conflicting accesses of two pipes are ordered
+    "launch": LaunchValueError,
+    "mode": CheckError,  # of a comparison, selection, cast or write-back
+    "overlap": CheckError,  # of destination and source, in part
+    "position": CheckError,  # copies go to and from VECIN and VECOUT
+    "queue": BarrierError,  # allocate, enqueue, dequeue, free
+    "race": DataRaceError,
+    "range": CheckError,  # of a parameter
+    "read-only": CheckError,
+    "stale-cache": DataRaceError,  # the scalar unit reads what a copy wrote behind its cache
     "twin": CheckError,
+    "undefined": UndefinedReadError,  # what is read was written
+    "unsupported": CheckError,
 }
 
 

@@ -29,7 +29,7 @@ FLAGS = (
     "-std=c++17", "-shared", "-fPIC", "-pthread", "-fno-strict-aliasing", "-ffp-contract=off",
     "-fwrapv", "-Wall", "-Wno-unknown-pragmas", "-fvisibility-inlines-hidden",
 )  # fmt: skip
-RUNTIME_FLAGS, KERNEL_FLAGS = ("-O2",), ("-O1",)
+RUNTIME_FLAGS, KERNEL_FLAGS = ("-O1",), ("-O1",)
 SECONDS = 300  # after which a compiler is taken to hang
 
 _LINE = re.compile(r'\s*#\s*line\s+(\d+)(?:\s+"((?:[^"\\]|\\.)*)")?\s*$')
