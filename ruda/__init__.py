@@ -250,6 +250,8 @@ if not _typing.TYPE_CHECKING:  # a type checker should take a wrong name for wro
             raise AttributeError(f"module 'ruda' has no attribute {name!r}")
         import importlib
 
+        if name in ("nn", "data"):
+            return importlib.import_module(f"ruda.{name}")
         tensor = importlib.import_module("ruda.tensor")
         if name in tensor.__all__ or name.startswith("__array_"):
             return getattr(tensor, name)

@@ -254,6 +254,21 @@ def demo(chosen: argparse.Namespace) -> int | None:
     return result
 
 
+def train(chosen: argparse.Namespace) -> None:
+    """Train a network on handwritten digits."""
+    _load("ruda.nn.train", "train")(
+        chosen.dataset,
+        folder=chosen.data,
+        epochs=chosen.epochs,
+        batch=chosen.batch,
+        lr=chosen.lr,
+        seed=chosen.seed,
+        device=chosen.device,
+        output=chosen.output or f"runs/{chosen.dataset}",
+        resume=chosen.resume,
+    )
+
+
 SPECIALISATION = (
     Argument("--types", 'types of the arguments, such as "f32[:, :], i32"', {"default": None}),
     Argument("--block", "threads of a block, such as 256 or 16,16", {"default": "256"}),
@@ -279,6 +294,20 @@ COMMANDS = (
         *SPECIALISATION,
         Argument("-o", "the folder to write; default web",
                  {"dest": "output", "default": "web", "metavar": "DIR"}),
+    )),
+    Command("train", train, "train a network on handwritten digits", (
+        Argument("dataset", "digits (offline, scikit-learn's) or mnist",
+                 {"choices": ("digits", "mnist")}),
+        Argument("--data", "a folder with MNIST's IDX or CSV files", {"metavar": "FOLDER"}),
+        Argument("--epochs", "default 10", {"type": int, "default": 10}),
+        Argument("--batch", "images of a step; default 128", {"type": int, "default": 128}),
+        Argument("--lr", "learning rate at the start; default 0.002",
+                 {"type": float, "default": 2e-3}),
+        Argument("--seed", "default 0", {"type": int, "default": 0}),
+        Argument("--device", "cpu, wgpu, ...; default cpu", {"default": "cpu"}),
+        Argument("--output", "folder of metrics and checkpoint; default runs/DATASET",
+                 {"default": None}),
+        Argument("--resume", "go on from the checkpoint", {"action": "store_true"}),
     )),
     Command("cache", cache_command, "look at the disk cache of compiled kernels, or empty it", (
         Argument("action", "list, clear or path", {"choices": ("list", "clear", "path")}),

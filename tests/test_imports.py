@@ -27,7 +27,7 @@ LAYERS = {
     "ccl": (("ccl.*",), ("base", "jit", "tensor")),
     "data": (("data.*",), ("base", "tensor")),
     "dnn": (("dnn.*",), ("base", "jit", "tensor", "blas")),
-    "nn": (("nn.*",), ("base", "tensor", "dnn")),
+    "nn": (("nn.*",), ("base", "tensor", "data", "dnn")),
     "llm": (("llm.*",), ("base", "tensor", "blas", "ccl", "dnn", "nn")),
     # The package itself and its commands stand above all, and know no backend either.
     "top": (("*",), ("base", "contract", "registry", "jit", "tensor", "blas", "ccl", "data", "dnn",

@@ -6,16 +6,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from ruda import dtypes
 from ruda.tensor import creation, history, tensor
 from ruda.tensor import grad as derivatives
 from ruda.tensor.ops import OPS
-from ruda.tensor.tensor import Tensor, asarray, astype, broadcast_to, reshape
+from ruda.tensor.tensor import Tensor, asarray, astype, broadcast_to, realize, reshape
 
 __array_api_version__ = "2025.12"
-__all__ = ["Tensor", "asarray", "astype", "broadcast_to", "reshape"]
+__all__ = ["Tensor", "asarray", "astype", "broadcast_to", "realize", "reshape"]
 
 bool = dtypes.bool_
 e, inf, nan, pi, newaxis = math.e, math.inf, math.nan, math.pi, None
@@ -44,6 +45,11 @@ no_grad = history.no_grad
 __all__ += ["no_grad"]
 globals().update(creation.LIBRARY)
 __all__ += list(creation.LIBRARY)
+
+
+if TYPE_CHECKING:  # the functions are made from rows
+
+    def __getattr__(name: str) -> Callable[..., Tensor]: ...
 
 
 def __array_namespace_info__() -> Any:

@@ -485,6 +485,11 @@ def library(name: str, numpy: Any, doc: str) -> Any:
         if gradient is None:
             refuse(name, *tensors)
         place = tensors[0].device if tensors else here(None)
+        if name == "matmul" and not memory.on_host(place):
+            from ruda.tensor import primitives
+
+            found = primitives.matmul(*(v.detach() for v in tensors))
+            return attach(found, name, functools.partial(_matmul_gradient, {}), tuple(values))
         plain = [host_only(v, f"`{name}`") if isinstance(v, Tensor) else v for v in values]
         named = {
             k: host_only(v, f"`{name}`") if isinstance(v, Tensor) else v for k, v in options.items()

@@ -354,6 +354,21 @@ class Tensor:
         """The same elements, taken as constant."""
         return Tensor(self._storage, self._view)
 
+    def copy_(self, other: Any) -> Tensor:
+        """Take the elements of another tensor, of this shape and dtype; all views see them."""
+        if recording():
+            refuse("`copy_`", self, other)
+        if self._view is not None:
+            self[...] = other
+            return self
+        source = astype(asarray(other, device=self.device), self.dtype, copy=False)
+        if source.shape != self.shape or source.device != self.device:
+            raise ShapeError(f"`copy_` of shape {source.shape} into {self.shape}")
+        if source._view is not None or source._storage.node.row is None:  # memory of another one
+            source = from_buffer(copied(source), self.device)
+        self._storage.replace(source._storage.node)
+        return self
+
     def backward(self, gradient: Any = None) -> None:
         """Add derivatives to the `.grad` of what this number was made of.
 
@@ -413,6 +428,13 @@ def check_assignable(source: Tensor, dtype: DType, weak: bool) -> None:
         raise DTypeError(
             f"cannot write {source.dtype} into a tensor of {dtype}; convert with `astype`"
         )
+
+
+def realize(*tensors: Tensor) -> None:
+    """Compute tensors now, together."""
+    nodes = [x._storage.node for x in tensors]
+    for device in {n.device for n in nodes}:
+        execute.realize([n for n in nodes if n.device == device])
 
 
 # ---- making tensors ------------------------------------------------------------------------------

@@ -1,0 +1,90 @@
+"""Training state on disk: one directory, written beside the old one and then put in its place.
+
+Weights are in safetensors' format, the optimiser's arrays too, the rest is JSON: nothing is
+unpickled. A process that dies while saving leaves the last whole checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ruda.errors import UsageError
+from ruda.nn.module import Module
+from ruda.nn.optim import Optimizer
+from ruda.tensor import asarray
+
+
+def _library() -> Any:
+    try:
+        import safetensors.numpy
+    except ImportError:
+        raise UsageError("checkpoints need the package: pip install safetensors") from None
+    return safetensors.numpy
+
+
+def save(folder: Path, model: Module, optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Write model, optimiser and a dictionary of JSON values."""
+    library = _library()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    new = folder.with_name(f"{folder.name}.new-{os.getpid()}")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir()
+    try:
+        library.save_file(model.state_dict(), new / "model.safetensors")
+        arrays = {
+            f"{k}.{name}": v.numpy()
+            for k, kept in enumerate(optimizer.state)
+            for name, v in kept.items()
+        }
+        library.save_file(arrays, new / "optimizer.safetensors")
+        text = json.dumps(state | {"steps": optimizer.steps, "lr": optimizer.lr})
+        (new / "state.json").write_text(text, "utf-8")
+        for path in new.iterdir():
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+        old = folder.with_name(f"{folder.name}.old-{os.getpid()}")
+        if folder.exists():
+            os.replace(folder, old)
+        os.replace(new, folder)
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def find(folder: Path) -> Path | None:
+    """The checkpoint at a path; where a process died between its two renames, the old one."""
+    if (folder / "state.json").exists():
+        return folder
+    left = sorted(folder.parent.glob(f"{folder.name}.old-*"))
+    return next((p for p in left if (p / "state.json").exists()), None)
+
+
+def load(folder: Path, model: Module, optimizer: Optimizer) -> dict[str, Any]:
+    """Set model and optimiser; the dictionary that was saved with them."""
+    library = _library()
+    found = find(folder)
+    if found is None:
+        raise UsageError(f"there is no checkpoint at {folder}")
+    try:
+        state: dict[str, Any] = json.loads((found / "state.json").read_text("utf-8"))
+        weights = library.load_file(found / "model.safetensors")
+        arrays = library.load_file(found / "optimizer.safetensors")
+    except Exception as error:  # safetensors has an exception of its own for damaged files
+        raise UsageError(f"the checkpoint at {found} is damaged: {error}") from None
+    with_grad = model.parameters()
+    report = model.load_state_dict(weights)
+    assert report.complete and len(with_grad) == len(model.parameters())
+    optimizer.parameters = model.parameters()
+    optimizer.state = [{} for _ in optimizer.parameters]
+    for key, array in arrays.items():
+        number, _, name = key.partition(".")
+        device = optimizer.parameters[int(number)].device
+        optimizer.state[int(number)][name] = asarray(np.asarray(array), device=device)
+    optimizer.steps, optimizer.lr = int(state["steps"]), float(state["lr"])
+    return state
