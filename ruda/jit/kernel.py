@@ -759,7 +759,10 @@ def launch_device(values: Sequence[Any], stream: Any, name: str) -> str:
             f"`{name}`: the arrays are on several devices ({', '.join(sorted(places))}); "
             "move them to one"
         )
-    device: str = backends.find(next(iter(places), here)).name
+    device: str = next(iter(places), here)
+    if device == here and ":" not in device:  # "cuda" is the device that arrays call "cuda:0"
+        found = backends.find(device).name
+        device = found if found.startswith(f"{device}:") else device
     if stream is not None and stream.device != device and {stream.device, device} != {"cpu", "sim"}:
         raise LaunchTypeError(
             f"`{name}`: the launch is on {device}, but its stream belongs to {stream.device}"

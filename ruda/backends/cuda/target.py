@@ -1,10 +1,18 @@
 """numba's compiler for code of one CUDA thread: the CPU's small target with NVVM's conventions.
 
-numba-cuda's own front end brings Python's type rules, its library and a second of imports, and is
-in maintenance; what is wanted of it is the way from typed Python to NVVM IR. numba's compiler goes
-that way with the CPU target's operators and conversions (`cpu/intrinsics.py`), so that both share
-them; this file only changes where the LLVM module goes and how a function returns. numba-cuda is
-not needed: NVVM, which it calls, is called in `compile.py`.
+What is wanted of numba-cuda is the way from typed Python to NVVM IR. numba's compiler goes that way
+with the CPU target's operators and conversions (`cpu/intrinsics.py`), so that both share them; this
+file only changes where the LLVM module goes and how a function returns. numba-cuda is not needed:
+NVVM, which it calls, is called in `compile.py`. It brings Python's type rules where the kernel
+language has others, is in maintenance, and costs more before the first kernel. Both ways to a cubin
+for sm_90a without a cache, medians of five processes on two x86-64 cores (numba 0.68.1, numba-cuda
+0.30.4 and its `compile_ptx` with pointer arguments, the same nvJitLink):
+
+    seconds                      numba-cuda    here
+    import                             2.81    0.08
+    first kernel (axpy)                0.71    1.34    of it numba, which is imported late
+    a second small kernel             0.097   0.186    its scalar and its wide form
+    softmax of rows of 8192           0.914   0.478
 """
 
 from __future__ import annotations

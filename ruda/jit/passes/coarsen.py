@@ -13,6 +13,11 @@ The lanes of a thread keep their own order of accesses, and threads have none am
 that nothing needs to be known of arrays that overlap. Where an array is not aligned, the threads of
 a block take every `blockDim`-th element, as before.
 
+Whether arrays are read through `ld.global.nc` makes no difference to an H200 (axpy of 256M float32:
+736.1 us without, 736.8 with it; the same at all sizes from 4096 on), so that it need not be proven
+that nothing writes them. Small launches lose nothing that matters: 0.07 us of 1.0 at 4096 elements,
+0.03 us at 65,536, and gain from 262,144 on.
+
 A grid without a loop becomes shorter: `Function.lanes` times, which the launcher does. How many
 threads the user launched stays known: `Special("threads")`.
 """
@@ -227,6 +232,8 @@ def _certain(node: Statement | Expr) -> list[Load]:
     """The loads that a statement makes whatever happens; not those of nested bodies."""
     if isinstance(node, (And, Or)):
         return _certain(node.left)
+    if isinstance(node, Select):  # its arms hold no loads; if they do, they may be lazy
+        return _certain(node.condition)
     found = [node] if isinstance(node, Load) else []
     for e in ir.expressions(node):
         found += _certain(e)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -329,3 +331,50 @@ def test_every_gpu_of_the_machine():
     for x in arrays[1:]:
         with pytest.raises(LaunchTypeError, match="several devices"):
             meet[1, 32](arrays[0], x)
+
+
+# ---- figures, and what compute-sanitizer sees: a minute, in processes of their own ---------------
+
+
+def alone():
+    """Measurements beside other tests would be of no use."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        pytest.skip("measured only when tests run one after the other")
+
+
+def test_figures(tmp_path, capsys):
+    """`python -m benchmarks cuda`: printed, and none misses its goal by a twentieth."""
+    alone()
+    environment = os.environ | {"RUDA_BENCHMARK_RESULTS": str(tmp_path)}
+    found = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "cuda"], capture_output=True, text=True, timeout=300,
+        check=False, cwd=Path(__file__).parents[3], env=environment,
+    )  # fmt: skip
+    with capsys.disabled():
+        print(f"\n{found.stdout}")
+    assert found.returncode == 0, found.stderr
+    (path,) = tmp_path.glob("cuda-*.json")
+    record = json.loads(path.read_text())
+    assert len(record["limits"]) == 4 and len(record["rows"]) >= 6
+    slow = [r["name"] for r in record["rows"] if r["ratio"] < 0.95 * r["goal"]]
+    slow += [r["name"] for r in record["limits"] if r["value"] > 1.05 * r["limit"]]
+    assert not slow
+
+
+@pytest.mark.parametrize(
+    ("tool", "kernels"),
+    [("memcheck", "shared_memory or records or casts or views"), ("racecheck", "shared_memory")],
+)
+def test_compute_sanitizer_finds_nothing(tool, kernels):
+    program = shutil.which("compute-sanitizer")
+    if program is None:
+        pytest.skip("compute-sanitizer, a part of the CUDA toolkit, is not installed")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
+    found = subprocess.run(
+        [program, "--tool", tool, "--error-exitcode", "9", sys.executable, "-m", "pytest", "-q",
+         "-m", "cuda", "tests/jit/test_kernels.py", "-k", kernels],
+        capture_output=True, text=True, timeout=300, check=False, cwd=Path(__file__).parents[3],
+        env=environment,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stdout[-3000:]
+    assert " passed" in found.stdout
