@@ -1,10 +1,12 @@
 """Write docs/status.md: every promised feature by device, from the outcomes of a test run.
 
-    python -m pytest -p tests.outcomes --outcomes outcomes.json
-    python -m docs.status outcomes.json            # write the page
-    python -m docs.status outcomes.json --check    # fail if the page says anything else
+    python -m pytest -p tests.outcomes --outcomes one.json
+    RUDA_TEST_DEVICES=wgpu python -m pytest -p tests.outcomes --outcomes two.json ...
+    python -m docs.status one.json two.json            # write the page
+    python -m docs.status one.json two.json --check    # fail if the page says anything else
 
-A feature works on a device if tests show it there and all pass; it is missing if none does.
+A feature works on a device if tests show it there and all pass; it is missing if none does. A test
+without a parameter for the device is about the host: it speaks for `sim` and `cpu` alone.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-DEVICES = ("sim", "cpu")
+DEVICES = ("sim", "cpu", "wgpu")
+HOST = ("sim", "cpu")
 KERNEL = re.compile(r"test_device_matches_numpy_and_oracle\[(\w+)-(.*)-\d+\]$")
 
 
@@ -35,6 +38,7 @@ def rows() -> list[tuple[str, str, list[str]]]:
 def verdict(patterns: list[str], device: str, outcomes: dict[str, str]) -> tuple[str, int]:
     """What the tests of a feature say about a device, and how many there are."""
     found: list[str] = []
+    shown = " ".join(patterns)
     patterns = [p.removeprefix(f"{device}:") for p in patterns if ":" not in p.split("::")[0]
                 or p.startswith(f"{device}:")]  # fmt: skip
     if not patterns:
@@ -46,8 +50,9 @@ def verdict(patterns: list[str], device: str, outcomes: dict[str, str]) -> tuple
                 found.append(outcome)
             continue
         parameters = re.split(r"[\[\]-]", name)[1:]
-        elsewhere = any(d in parameters for d in DEVICES) and device not in parameters
-        if not elsewhere and any(fnmatch.fnmatch(name, p) for p in patterns):
+        named = [d for d in DEVICES if d in parameters]
+        here = device in named if named else device in HOST or f"{device}:" in shown
+        if here and any(fnmatch.fnmatch(name, p) for p in patterns):
             found.append(outcome)
     found = [o for o in found if o != "skipped"]  # a skipped test shows nothing
     if not found:
@@ -77,8 +82,13 @@ def page(outcomes: dict[str, str]) -> str:
 
 
 def main() -> int:
-    recorded = json.loads(Path(sys.argv[1]).read_text())
-    outcomes = {test: outcome for test, (outcome, _) in recorded.items()}
+    outcomes: dict[str, str] = {}
+    for file in sys.argv[1:]:
+        if file != "--check":
+            recorded = json.loads(Path(file).read_text())
+            outcomes |= {
+                test: outcome for test, (outcome, _) in recorded.items() if outcome != "skipped"
+            }
     text, path = page(outcomes), HERE / "status.md"
     if "--check" not in sys.argv:
         path.write_text(text, "utf-8")

@@ -15,6 +15,7 @@ import pytest
 BUDGET = (
     ("kernels", 480, ("tests/jit",)),
     ("devices", 360, ("tests/backends",)),
+    ("tensors", 300, ("tests/tensor", "tests/nn")),
     ("others", 300, ("tests", "ruda")),
 )
 

@@ -37,7 +37,7 @@ class Site:
     `parts` are text pieces and (dtype name, format spec) pairs, one pair a reported value.
     """
 
-    kind: str  # "print", "assert", "bounds" or "division"
+    kind: str  # "print", "assert", "barrier", "bounds", "division", "view"; a note: "wrap"
     place: Place
     parts: tuple[str | tuple[str, str], ...] = ()
 

@@ -27,7 +27,7 @@ from ruda.errors import (
     UndefinedReadError,
     UnsupportedError,
 )
-from ruda.jit import intrinsics, ir, shadow
+from ruda.jit import intrinsics, ir, shadow, surprises
 from ruda.jit.ir import Array, Body, Expr, Field, Function, Statement, Text, Variable
 from ruda.jit.schedule import Request, Thread, fail, publish
 from ruda.jit.shadow import Access, View
@@ -169,31 +169,6 @@ ATOMIC_OPS: dict[str, Callable[..., Any]] = {
 # ---- closures ----
 
 
-def _thread_variables(body: Body) -> set[Variable]:
-    """The variables that contain a launch coordinate of the thread ; none passes a load."""
-    found: set[Variable] = set()
-    while True:
-        before = len(found)
-        for s in ir.statements(body):
-            if isinstance(s, ir.Assign | ir.For) and any(
-                _has_coordinate(e, found) for e in ir.expressions(s)
-            ):
-                found.update(ir.written(s))
-        if len(found) == before:
-            return found
-
-
-def _has_coordinate(e: Expr, variables: set[Variable]) -> bool:
-    match e:
-        case ir.Special(name=name):
-            return name in ("threadIdx", "blockIdx", "globalIdx", "laneid")
-        case ir.Read(variable):
-            return variable in variables
-        case ir.Load():
-            return False
-    return any(_has_coordinate(x, variables) for x in ir.expressions(e))
-
-
 class Compiler:
     """Turns nodes into closures, and gives every name its slot in the frame."""
 
@@ -204,7 +179,7 @@ class Compiler:
         self.views: dict[tuple[Array, Field | None], int] = {}
         self.variables: dict[str, tuple[int, DType]] = {}
         self.global_axes: set[int] = set()  # of globalIdx, as far as they are used
-        self.from_thread = _thread_variables(function.body)
+        self.from_thread = surprises.thread_variables(function.body)
 
     def _slot(self) -> int:
         self.size += 1
@@ -291,6 +266,8 @@ class Compiler:
         dtype = e.operands[0].dtype
         if e.name == "wrap":
             return self.wrap(e, *operands)
+        if e.name == "within":
+            return self.within(e, *operands)
         function = operation(e.name, dtype, e.dtype)
         if e.name in ("floordiv", "mod") and dtype.is_integer:
             function = self.division(e, function)
@@ -345,25 +322,34 @@ class Compiler:
         return cast
 
     def wrap(self, e: ir.Op, index: Value, extent: Value) -> Value:
-        surprise = _has_coordinate(e.operands[0], self.from_thread)
-        place = e.place
-        array = e.operands[1].array.name if isinstance(e.operands[1], ir.Extent) else "an array"
+        surprise = surprises.has_coordinate(e.operands[0], self.from_thread)
+        place, array = e.place, surprises.name_of(e.operands[1])
 
         def wrap(frame: Frame) -> Any:
             i = index(frame)
             if i >= 0:
                 return i
             if surprise:
-                _note(
-                    frame,
-                    "wrap",
-                    place,
-                    f"the index {i} of `{array}`, made from a thread's coordinates, counts from "
-                    "the end; guard it, or write @jit(wraparound=False) to find it out of bounds",
-                )
+                _note(frame, "wrap", place, surprises.wraps(i, array))
             return i + extent(frame)
 
         return wrap
+
+    def within(self, e: ir.Op, index: Value, extent: Value) -> Value:
+        """An index into a view, which must be inside it."""
+        if "bounds" not in self.checks:
+            return index
+        place, form = e.place, surprises.form(e.operands[0])
+
+        def within(frame: Frame) -> Any:
+            i, n = index(frame), extent(frame)
+            if not 0 <= i < n:
+                shown = surprises.written(int(i), int(n), form)
+                message = surprises.outside_view(shown, int(n))
+                fail(OutOfBoundsError, message, place, frame[THREAD])
+            return i
+
+        return within
 
     # ---- memory ----
 
@@ -374,6 +360,7 @@ class Compiler:
         slot = self.view(array, access.field)
         values = [self.expression(i) for i in indices]
         strict = "bounds" in self.checks
+        forms = tuple(surprises.form(i) for i in indices)
 
         def locate(frame: Frame) -> tuple[View, tuple[int, ...] | None]:
             view = frame[slot]
@@ -381,7 +368,7 @@ class Compiler:
             for axis, (i, n) in enumerate(zip(found, view.shape, strict=True)):
                 if not 0 <= i < n:
                     if strict:
-                        _out_of_bounds(view, found, axis, access, frame[THREAD])
+                        _out_of_bounds(view, found, forms, axis, access, frame[THREAD])
                     return view, None
             return view, found
 
@@ -409,13 +396,14 @@ class Compiler:
         slot = self.view(e.array, e.field)
         index = self.expression(e.indices[0])
         strict = "bounds" in self.checks
+        forms = (surprises.form(e.indices[0]),)
 
         def load(frame: Frame) -> Any:
             view = frame[slot]
             i = int(index(frame))
             if not 0 <= i < view.shape[0]:
                 if strict:
-                    _out_of_bounds(view, (i,), 0, access, frame[THREAD])
+                    _out_of_bounds(view, (i,), forms, 0, access, frame[THREAD])
                 return zero
             if view.memory is not None:
                 shadow.check_read(view, (i,), frame[THREAD], access)
@@ -730,16 +718,18 @@ def _note(frame: Frame, kind: str, place: Place, message: str) -> None:
 
 
 def _out_of_bounds(
-    view: View, indices: tuple[int, ...], axis: int, access: Access, thread: Thread
+    view: View,
+    indices: tuple[int, ...],
+    forms: tuple[str, ...],
+    axis: int,
+    access: Access,
+    thread: Thread,
 ) -> NoReturn:
-    n = view.shape[axis]
-    fail(
-        OutOfBoundsError,
-        f"{access.element(indices)} is out of bounds: index {indices[axis]} on axis {axis}, "
-        f"which has {n} {'element' if n == 1 else 'elements'} (shape {view.shape})",
-        access.place,
-        thread,
-    )
+    shown = [
+        surprises.written(i, n, form) for i, n, form in zip(indices, view.shape, forms, strict=True)
+    ]
+    message = surprises.outside(access.element(shown), shown[axis], axis, view.shape)
+    fail(OutOfBoundsError, message, access.place, thread)
 
 
 def _fence(frame: Frame) -> None:

@@ -336,6 +336,7 @@ TABLE: dict[str, Row] = {
         _row("uniform", "same", 1, lambda x: x, "", "the same in all threads of the block"),
         # indices
         _row("wrap", "index", 2, _wrap_index, ""),
+        _row("within", "index", 2, lambda i, extent: i, ""),
     )
 }  # fmt: skip
 

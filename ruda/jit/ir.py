@@ -166,6 +166,7 @@ class Op:
 
     "wrap" (i, extent): a Python index: i, or i + extent where i < 0. Removed where i is proven >=
     0.
+    "within" (i, extent): i, which must be inside an axis of a view; checked where bounds are.
     """
 
     name: str
@@ -341,7 +342,8 @@ class Barrier:
     """Wait for every thread of the scope: "block", "warp" (with `mask`) or "grid".
 
     With `vote` ("and", "or", "count"), `result` receives the vote on `predicate` (bool) over the
-    block: int32, 1 or 0 for and/or.
+    block: int32, 1 or 0 for and/or. `site`, from the pass that makes reports, is that of the report
+    for threads that are somewhere else.
     """
 
     scope: str = "block"
@@ -349,6 +351,7 @@ class Barrier:
     predicate: Expr | None = None
     result: Variable | None = None
     mask: Expr | None = None
+    site: int | None = None
     place: Place = _place
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ruda.errors import DataRaceError, Place, UndefinedReadError
+from ruda.jit import surprises
 from ruda.jit.ir import Array, Field
 from ruda.jit.schedule import Record, Thread, fail, join, knows
 
@@ -37,7 +38,7 @@ class Access:
     def element(self, indices: Iterable[int]) -> str:
         """The element as a user would write it."""
         field = "" if self.field is None else f".{self.field.name or self.field.offset}"
-        return f"`{self.array.name}[{', '.join(map(str, indices))}]{field}`"
+        return surprises.element(self.array.name, indices, field)
 
 
 class Cell:

@@ -184,6 +184,7 @@ class Explanation:
     wide        operations on 64-bit numbers
     narrow      int32 and uint32 sums and products, which numba computes in 64 bits
     wraps       indices that may be negative, and so cost a compare and an add
+    barriers    barriers that perhaps not every thread reaches
     spills      values that wait at a barrier, and so need a slot a thread
     loops       innermost loops of the machine code, and whether they use vector registers
     """
@@ -193,6 +194,7 @@ class Explanation:
     wide: tuple[Note, ...]
     narrow: tuple[Note, ...]
     wraps: tuple[Note, ...]
+    barriers: tuple[Note, ...]
     spills: tuple[Note, ...]
     loops: tuple[Note, ...] | None
 
@@ -203,6 +205,11 @@ class Explanation:
             ("64-bit operations", self.wide),
             ("32-bit sums and products that numba would widen to 64 bits", self.narrow),
             ("indices that may count from the end; @jit(wraparound=False) forbids it", self.wraps),
+            *(
+                (("barriers that perhaps not every thread reaches", self.barriers),)
+                if self.barriers
+                else ()
+            ),
             ("values kept across barriers, one a thread", self.spills),
             ("innermost loops of the machine code", self.loops),
         ):
@@ -225,6 +232,7 @@ def explanation(
         tuple(_grouped(_wide(function))),
         tuple(_grouped(_narrow(function))),
         tuple(_grouped(_wraps(lowered))),
+        tuple(_grouped(_barriers(function))),
         tuple(_spills(function, lowered)),
         _loops(found) if target == "cpu" else None,
     )
@@ -287,7 +295,7 @@ def _is_wide(dtype: Any) -> bool:
 def _wide(function: ir.Function) -> Iterator[Note]:
     for place, e in _nodes(function.body):
         match e:
-            case ir.Op(name, operands, dtype) if name != "wrap":
+            case ir.Op(name, operands, dtype) if name not in ("wrap", "within"):
                 operand = operands[0].dtype if operands else dtype
                 if _is_wide(operand) or _is_wide(dtype):
                     yield Note(place, f"{operand if _is_wide(operand) else dtype} {name}")
@@ -313,6 +321,19 @@ def _wraps(function: ir.Function) -> Iterator[Note]:
     for place, e in _nodes(function.body):
         if isinstance(e, ir.Op) and e.name == "wrap":
             yield Note(place, f"index {_short(e.operands[0])} may be negative")
+
+
+def _barriers(function: ir.Function) -> Iterator[Note]:
+    from ruda.jit.passes.jumps import structure_jumps
+    from ruda.jit.passes.uniformity import uncertain_barriers
+
+    for barrier, condition in uncertain_barriers(structure_jumps(function)):
+        where = f"the condition in line {condition.place.line}" if condition.place.line else "what"
+        yield Note(
+            barrier.place,
+            f"{where} decides who comes here, and may differ between threads: "
+            "sim and, on the CPU, check=True report it",
+        )
 
 
 def _short(e: ir.Expr) -> str:

@@ -22,14 +22,13 @@ class Axis:
     step: ir.Expr
     extent: ir.Expr
 
-    @property
-    def is_whole(self) -> bool:
+    def is_whole(self, root: ir.Array) -> bool:
         """Whether the axis is the root's, unchanged."""
         match self.start, self.step, self.extent:
             case ir.Const(value=0), ir.Const(value=1), ir.Extent():
                 return True
-            case ir.Const(value=0), ir.Const(value=1), ir.Const():
-                return True
+            case ir.Const(value=0), ir.Const(value=1), ir.Const(value=n):
+                return root.shape is not None and n == root.shape[self.root_axis]
         return False
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ruda import dtypes
-from ruda.tensor import creation, history, tensor
+from ruda.tensor import creation, fft, history, linalg, tensor
 from ruda.tensor import grad as derivatives
 from ruda.tensor.ops import OPS
 from ruda.tensor.tensor import Tensor, asarray, astype, broadcast_to, realize, reshape
@@ -44,6 +44,7 @@ for _name in (
 no_grad = history.no_grad
 __all__ += ["no_grad"]
 globals().update(creation.LIBRARY)
+__all__ += ["fft", "linalg"]
 __all__ += list(creation.LIBRARY)
 
 

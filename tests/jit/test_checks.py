@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+import ruda
 from ruda.errors import (
     BarrierError,
     DataRaceError,
     IntegerDivisionError,
     KernelAssertionError,
+    KernelValueError,
+    LaunchWarning,
     OutOfBoundsError,
     UndefinedReadError,
 )
@@ -132,7 +135,7 @@ def test_an_index_from_the_end_or_from_data_is_not_noted(i):
 
 def test_a_wrapped_index_still_has_bounds():
     kernel = function((X,), store(X, wrapped(const(-5)), 1.0))
-    assert "`x[-1]`" in found(OutOfBoundsError, kernel, 1, 1, zeros(4))
+    assert "`x[-5]`" in found(OutOfBoundsError, kernel, 1, 1, zeros(4))
 
 
 def test_shifts_and_conversions_out_of_range_are_notes():
@@ -686,3 +689,229 @@ def test_a_race_is_found_exactly_where_there_is_one(program, order, seed):
     except DataRaceError:
         found = True
     assert found == races(program)
+
+
+# ---- the same on every device that checks ----
+
+CHECKED = pytest.mark.parametrize("where", ["sim", "cpu"])
+
+
+@ruda.jit
+def element(x, i, out):
+    out[0] = x[i[0]]
+
+
+@ruda.jit
+def put(x, i, out):
+    x[i[0]] = 7
+
+
+@ruda.jit
+def add_to(x, i, out):
+    ruda.atomic.add(x, i[0], 7)
+
+
+@ruda.jit
+def of_slice(x, i, out):
+    part = x[2:7]
+    out[0] = part[i[0]]
+
+
+@ruda.jit
+def of_steps(x, i, out):
+    part = x[::-2]
+    part[i[0]] = 7
+
+
+@ruda.jit
+def slice_to(x, i, out):
+    out[0] = x[: i[0]].size
+
+
+def launched(where, kernel, *arguments, threads=1, check=True):
+    with ruda.config(device=where, check=check):
+        kernel[1, threads](*arguments)
+
+
+INDICES = [
+    (np.uint64, 2**64 - 1), (np.uint64, 2**63), (np.uint32, 2**32 - 1), (np.uint8, 255),
+    (np.int64, -(2**63)), (np.int64, 2**63 - 1), (np.int32, -11), (np.int8, -128), (np.int64, 10),
+]  # fmt: skip
+
+
+@CHECKED
+@pytest.mark.parametrize("kernel", [element, put, add_to], ids=lambda k: k.__name__)
+@pytest.mark.parametrize("dtype, i", INDICES)
+def test_an_index_outside_is_named_as_it_was_written(where, kernel, dtype, i):
+    x = np.arange(10.0)
+    with pytest.raises(OutOfBoundsError, match=rf"`x\[{i}\]` .* index {i} on axis 0,"):
+        launched(where, kernel, x, np.array([i], dtype), np.zeros(1))
+    assert x.tolist() == list(range(10))
+
+
+@CHECKED
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64])
+def test_indices_of_every_dtype_that_are_inside(where, dtype):
+    x, out = np.arange(10.0), np.zeros(1)
+    for i in (0, 9, *([-1, -10] if np.dtype(dtype).kind == "i" else [])):
+        launched(where, element, x, np.array([i], dtype), out)
+        assert out[0] == x[i]
+
+
+@CHECKED
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("i", [0, 3, 10, 11, 2**63 - 1, 2**63, 2**64 - 1])
+def test_an_unsigned_bound_of_a_slice_never_counts_from_the_end(where, check, i):
+    out = np.zeros(1)
+    launched(where, slice_to, np.arange(10.0), np.array([i], np.uint64), out, check=check)
+    assert out[0] == min(i, 10)
+
+
+@CHECKED
+@pytest.mark.parametrize("dtype, i", [*INDICES, (np.int64, 5), (np.int64, -6)])
+def test_an_index_outside_a_slice_is_found_though_the_array_is_larger(where, dtype, i):
+    message = rf"index {i} is out of bounds for a slice of 5 elements"
+    for kernel in (of_slice, of_steps):
+        with pytest.raises(OutOfBoundsError, match=message) as caught:
+            launched(where, kernel, np.arange(10.0), np.array([i], dtype), np.zeros(1))
+        assert caught.value.place.line in (kernel.py_func.__code__.co_firstlineno + 3,)
+
+
+@CHECKED
+def test_indices_inside_a_slice(where):
+    for i in range(-5, 5):
+        x, out = np.arange(10.0), np.zeros(1)
+        launched(where, of_slice, x, np.array([i]), out)
+        launched(where, of_steps, x, np.array([i]), out)
+        expected = np.arange(10.0)
+        expected[::-2][i] = 7
+        assert out[0] == x[2:7][i] or expected[2:7][i] == 7
+        np.testing.assert_array_equal(x, expected)
+
+
+@CHECKED
+def test_a_constant_index_outside_is_named_as_it_was_written(where):
+    @ruda.jit
+    def fixed(x, out):
+        out[0] = x[-6]
+
+    with pytest.raises(OutOfBoundsError, match=r"`x\[-6\]` .* index -6 on axis 0"):
+        launched(where, fixed, np.arange(5.0), np.zeros(1))
+    launched(where, fixed, np.arange(7.0), out := np.zeros(1))
+    assert out[0] == 1
+
+
+def test_a_constant_that_no_index_can_be():
+    big = np.uint64(2**64 - 1)
+
+    @ruda.jit
+    def fixed(x):
+        x[big] = 1
+
+    with pytest.raises(KernelValueError, match="index 18446744073709551615 is out of range"):
+        fixed[1, 1](np.zeros(3))
+
+
+@CHECKED
+def test_an_index_of_a_thread_that_counts_from_the_end_is_told_once(where):
+    @ruda.jit
+    def shifted(x, out):
+        i = ruda.grid(1)
+        out[i] = x[i - 3]
+
+    x, out = np.arange(5.0), np.zeros(5)
+    with pytest.warns(LaunchWarning, match="the index -3 of `x`, made from a thread") as caught:
+        launched(where, shifted, x, out, threads=5)
+    assert len(caught) == 1 and caught[0].lineno == shifted.py_func.__code__.co_firstlineno + 3
+    launched(where, shifted, x, out, threads=5)
+    np.testing.assert_array_equal(out, np.roll(x, 3))
+
+
+def test_prints_do_not_crowd_out_a_failure_and_notes_are_few():
+    @ruda.jit(check=True)
+    def noisy(x, n):
+        i = ruda.grid(1)
+        if i < n:
+            print(i, x[i - n])
+        assert i < n, "late"
+
+    with ruda.config(device="cpu", report_bytes=1 << 12):
+        full = pytest.warns(LaunchWarning, match=r"\d+ reports did not fit the buffer; RUDA")
+        with full, pytest.raises(KernelAssertionError, match="late"):
+            noisy[101, 100](np.zeros(10_000), 10_000)
+        with pytest.warns(LaunchWarning) as caught:
+            noisy[100, 100](np.zeros(10_000), 10_000)
+    assert sorted("counts from" in str(w.message) for w in caught) == [False, True]
+
+
+@ruda.jit
+def two_arms(x, out):
+    i = ruda.threadIdx.x
+    if x[i] > 0:
+        ruda.syncthreads()
+        out[i] = 1
+    else:
+        ruda.syncthreads()
+        out[i] = 2
+
+
+@ruda.jit
+def own_count(x, out):
+    i = ruda.threadIdx.x
+    for _ in range(x[i]):
+        ruda.syncthreads()
+        out[i] += 1
+
+
+@ruda.jit
+def own_count_and_vote(x, out):
+    i = ruda.threadIdx.x
+    k = 0
+    while k < x[i]:
+        ruda.syncthreads()
+        k += 1
+    out[i] = ruda.syncthreads_count(k > 1)
+
+
+@ruda.jit
+def left_out(x, out):
+    i = ruda.threadIdx.x
+    for k in range(3):
+        if x[i] == k:
+            continue
+        ruda.syncthreads()
+        out[i] += 1
+
+
+@ruda.jit
+def returned(x, out):
+    i = ruda.threadIdx.x
+    if x[i] == 0:
+        return
+    ruda.syncthreads()
+    out[i] = 1
+
+
+@CHECKED
+@pytest.mark.parametrize(
+    "kernel, diverges",
+    [(two_arms, True), (own_count, False), (own_count_and_vote, True), (left_out, True),
+     (returned, False)],
+    ids=lambda v: getattr(v, "__name__", str(v)),
+)  # fmt: skip
+def test_a_barrier_whose_condition_data_decides(where, kernel, diverges):
+    """A thread that has returned counts as arrived; one that waits elsewhere does not."""
+    launched(where, kernel, np.full(4, 2), np.zeros(4, int), threads=4)
+    x = np.array([1, 0, 2, 1])
+    if diverges:
+        with pytest.raises(BarrierError, match="divergent barrier"):
+            launched(where, kernel, x, np.zeros(4, int), threads=4)
+    else:
+        launched(where, kernel, x, out := np.zeros(4, int), threads=4)
+        assert out.tolist() == (x if kernel is own_count else x > 0).tolist()
+
+
+def test_explain_names_barriers_that_perhaps_not_every_thread_reaches():
+    text = str(ruda.explain(left_out, "i64[:]", "i64[:]"))
+    assert "barriers that perhaps not every thread reaches" in text and "check=True" in text
+    assert not ruda.explain(returned, "i64[:]", "i64[:]").barriers

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ruda.backends.base import Binary, Source
@@ -108,6 +108,7 @@ class Module:
     address: int
     metadata: Mapping[str, Any]
     engine: Any  # keeps the code alive
+    warned: set[Any] = field(default_factory=set)  # places of notes that were told
 
 
 def resolves(symbol: str) -> bool:

@@ -58,7 +58,7 @@ class CpuBackend(HostMemory):
         from ruda.jit.passes.phases import hidden
         from ruda.jit.passes.reports import lower_reports
 
-        reporting, sites = lower_reports(function)
+        reporting, sites = lower_reports(function, barriers=True)
         simple = simplify(reporting)
         flat = is_flat(simple)
         lowered = passes.lower(reporting, "cpu")
@@ -224,7 +224,7 @@ def _general(module: Module, launch: Launch, rows: Sequence[Any]) -> Callable[..
         if phases > 1:
             slots = [w for k in kept for w in (k.ctypes.data, threads, 0)]
             block = np.concatenate([block, np.array([0, *slots], np.int64)])
-        words = reports.buffer(settings.report_bytes) if sites else None
+        words = reports.buffer(settings.report_bytes, sites) if sites else None
         if words is not None:
             block[cpu_launcher.REPORT] = words.ctypes.data
         for number in range(phases):
@@ -233,7 +233,7 @@ def _general(module: Module, launch: Launch, rows: Sequence[Any]) -> Callable[..
             workers = cpu_pool.thread_count()
             cpu_pool.run(module.address, block.ctypes.data, items, grain, workers)
         if words is not None and words[0]:
-            reports.tell(words, sites, launch, name)
+            reports.tell(words, sites, launch, name, module.warned)
 
     return run
 

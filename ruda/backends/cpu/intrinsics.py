@@ -22,6 +22,7 @@ from llvmlite import ir
 from numba.core import types
 
 from ruda.backends.cpu import atomics, complexes, integers, math
+from ruda.backends.cpu.reports import FAILURE, NOTE, TAIL, TOLD
 from ruda.backends.cpu.values import Value
 
 Values = Sequence[Any]
@@ -745,16 +746,38 @@ def _reporter(builder: Any, count: int) -> Any:
     base = b.inttoptr(address, words)
     with b.if_then(b.icmp_unsigned("!=", address, I64(0))):
         size = 3 + count
+        room = b.load(b.gep(base, [I64(1)]))
+        has_tail = b.icmp_unsigned("!=", b.and_(room, I64(TAIL)), I64(0))
+        room = b.and_(room, I64(TAIL - 1))
+        tail = b.gep(base, [b.add(room, I64(3))])
+        with b.if_then(has_tail):  # a note is told once
+            state = b.gep(tail, [b.add(site, I64(2))])
+            kind = b.load(state)
+            with b.if_then(b.icmp_unsigned(">=", kind, I64(NOTE)), likely=False):
+                with b.if_then(b.icmp_unsigned("==", kind, I64(TOLD))):
+                    b.ret_void()
+                before = b.atomic_rmw("xchg", state, I64(TOLD), "monotonic")
+                with b.if_then(b.icmp_unsigned("==", before, I64(TOLD))):
+                    b.ret_void()
         start = b.atomic_rmw("add", base, I64(size), "monotonic")
         end = b.add(start, I64(size))
-        fits = b.icmp_unsigned("<=", end, b.load(b.gep(base, [I64(1)])))
-        with b.if_else(fits) as (then, otherwise):
+
+        def write(record: Any) -> None:
+            for k, v in enumerate((b.add(site, I64(1)), block, thread, *values)):
+                b.store(v, b.gep(record, [I64(k)]))
+
+        with b.if_else(b.icmp_unsigned("<=", end, room)) as (then, otherwise):
             with then:
-                record = b.gep(base, [b.add(start, I64(3))])
-                for k, v in enumerate((b.add(site, I64(1)), block, thread, *values)):
-                    b.store(v, b.gep(record, [I64(k)]))
+                write(b.gep(base, [b.add(start, I64(3))]))
             with otherwise:
                 b.atomic_rmw("add", b.gep(base, [I64(2)]), I64(1), "monotonic")
+                with b.if_then(has_tail):
+                    kind = b.load(b.gep(tail, [b.add(site, I64(2))]))
+                    with b.if_then(b.icmp_unsigned("==", kind, I64(FAILURE))):
+                        taken = b.atomic_rmw("xchg", tail, I64(1), "monotonic")
+                        with b.if_then(b.icmp_unsigned("==", taken, I64(0))):
+                            sites = b.load(b.gep(tail, [I64(1)]))
+                            write(b.gep(tail, [b.add(sites, I64(2))]))
     b.ret_void()
     return function
 

@@ -225,6 +225,7 @@ class General:
     def __init__(self, module: Module, launch: Launch, start: Callable[[Any, int], None]) -> None:
         self.module, self.launch, self.start = module, launch, start
         self.sites = reports.unpack_sites(module.metadata["sites"])
+        self.warned: set[Any] = set()  # places of notes that were told
         self.rows = module.metadata["parameters"]
         self.written = frozenset(module.metadata["written"])
 
@@ -349,7 +350,7 @@ class General:
             return
         words = np.empty(reports.HEAD + int(min(head[0], head[1])), np.int64)
         read(gpu, at, words, handle)
-        reports.tell(words, self.sites, self.launch, self.module.name)
+        reports.tell(words, self.sites, self.launch, self.module.name, self.warned)
 
     def copy_back(self, array: np.ndarray[Any, Any], address: int, handle: int) -> int:
         """Bring a written array back; returns the bytes moved."""

@@ -244,6 +244,7 @@ class Module:
         from ruda.jit.passes.reports import lower_reports
 
         reporting, self.sites = lower_reports(self.function)
+        self.warned: set[Any] = set()  # places of notes that were told
         self.lowered = passes.lower(reporting, "wgpu")
         self.arrays = [
             (k, p) for k, p in enumerate(self.function.parameters) if isinstance(p, Array)
@@ -490,7 +491,7 @@ def tell(module: Module, launch: Launch, queue: Any, report: Any) -> None:
         return
     used = min(int(head[0]), int(head[1])) + 3
     words = queue.read_words(report, 0, 8 * used).view(np.int64)
-    reports.tell(words, module.sites, launch, module.function.name)
+    reports.tell(words, module.sites, launch, module.function.name, module.warned)
 
 
 def host_bytes(m: Memory) -> np.ndarray[Any, Any]:

@@ -113,7 +113,7 @@ def tuple_item(
             place,
             hint="use ruda.unroll for the loop",
         )
-    at = t.temporary(t.wrapped(t.as_index(e), ir.Const(len(owner.items), INDEX), place))
+    at = t.temporary(t.wrapped(e, ir.Const(len(owner.items), INDEX), place))
     result: ir.Expr = owner.items[-1]  # type: ignore[assignment]
     for k in range(len(owner.items) - 2, -1, -1):
         test = t.operation("eq", (at, ir.Const(k, INDEX)), place)
@@ -153,19 +153,8 @@ def index_array(
             raise UnsupportedError(
                 "an array cannot be an index in a kernel", place, hint="write the loop"
             )
-        e = t.as_index(t.number(i, place, "an index"))
-        if (
-            isinstance(e, ir.Const)
-            and isinstance(axis.extent, ir.Const)
-            and not (-axis.extent.value <= e.value < axis.extent.value)
-        ):
-            raise KernelValueError(
-                f"index {e.value} is out of range for an axis of {axis.extent.value}", place
-            )
-        at = t.wrapped(e, axis.extent, place)
-        fixed[axis.root_axis] = t.operation(
-            "add", (axis.start, t.operation("mul", (at, axis.step), place)), place
-        )
+        at = t.index_along(array.root, axis, t.number(i, place, "an index"), place)
+        fixed[axis.root_axis] = t.root_index(axis, at, place)
     axes += array.axes[len(items) :]
     return replace(array, fixed=tuple(fixed), axes=tuple(axes))
 
@@ -181,14 +170,18 @@ def slice_axis(t: Translator, axis: Axis, s: slice, place: Place) -> Axis:
     def bound(value: Any, default: ir.Expr) -> ir.Expr:
         if value is None:
             return default
-        e = t.as_index(t.number(value, place), "a slice bound")
+        e = t.number(value, place)
+        if e.dtype.kind == "uint" and e.dtype.bits == 64:  # the index type has no larger number
+            e = t.operation("min", (e, ir.Const(2**63 - 1, e.dtype)), place)
+        unsigned = e.dtype.kind == "uint"
+        e = t.as_index(e, "a slice bound")
         low = ir.Const(-1, INDEX) if down else ZERO
         high = t.operation("sub", (n, ONE), place) if down else n
         if isinstance(e, ir.Const) and e.value >= 0:
             return e if e.value == 0 and not down else t.operation("min", (e, high), place)
         if isinstance(e, ir.Const):
             return t.operation("max", (t.operation("add", (n, e), place), low), place)
-        wrapped = ir.Op("wrap", (e, n), INDEX, place=place)
+        wrapped = e if unsigned else ir.Op("wrap", (e, n), INDEX, place=place)
         return t.operation("min", (t.operation("max", (wrapped, low), place), high), place)
 
     last = t.operation("sub", (n, ONE), place)

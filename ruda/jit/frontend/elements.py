@@ -20,6 +20,7 @@ from ruda.jit.frontend.state import (
 )
 from ruda.jit.values import (
     ArrayRef,
+    Axis,
     describe,
 )
 
@@ -33,31 +34,45 @@ class Elements(Names):
         """Indices of the root for wrapped indices of a view."""
         out: list[ir.Expr] = [f if f is not None else ZERO for f in array.fixed]
         for axis, i in zip(array.axes, indices, strict=True):
-            out[axis.root_axis] = self.operation(
-                "add", (axis.start, self.operation("mul", (i, axis.step), place)), place
-            )
+            out[axis.root_axis] = self.root_index(axis, i, place)
         return tuple(out)
+
+    def root_index(self, axis: Axis, i: ir.Expr, place: Place) -> ir.Expr:
+        """The index of the root for a wrapped index along an axis of a view."""
+        scaled = self.operation("mul", (i, axis.step), place)
+        return self.operation("add", (axis.start, scaled), place)
+
+    def index_along(self, root: ir.Array, axis: Axis, i: ir.Expr, place: Place) -> ir.Expr:
+        """An index as the user wrote it, wrapped, and marked where a view is smaller than its root:
+        the check of the root's bounds would not see that it is outside."""
+        at = self.wrapped(i, axis.extent, place)
+        constant = isinstance(at, ir.Const) and isinstance(axis.extent, ir.Const)
+        if constant or axis.is_whole(root):
+            return at
+        return ir.Op("within", (at, axis.extent), INDEX, place=place)
 
     def wrapped(self, i: ir.Expr, extent: ir.Expr, place: Place) -> ir.Expr:
         """Python's negative indices; the proof that there are none is left to a pass."""
-        if isinstance(i, ir.Const) and isinstance(extent, ir.Const):
-            value = i.value + extent.value if i.value < 0 else i.value
-            if not 0 <= value < extent.value:
-                raise KernelValueError(
-                    f"index {i.value} is out of range for an axis of {extent.value}", place
-                )
-            return ir.Const(value, INDEX, place=place)
-        if isinstance(i, ir.Const):
-            return i if i.value >= 0 else self.operation("add", (extent, i), place)
-        if isinstance(i, (ir.Special, ir.Extent)) or not self.options.wraparound:
-            return i
+        written, i = i, self.as_index(i)
+        if isinstance(written, ir.Const):
+            value, n = int(written.value), extent.value if isinstance(extent, ir.Const) else None
+            limit = 2**63 if n is None else int(n)
+            if not -limit <= value < limit:
+                size = "any axis" if n is None else f"an axis of {n}"
+                raise KernelValueError(f"index {value} is out of range for {size}", place)
+            if value < 0 and n is None:
+                return ir.Op("wrap", (i, extent), INDEX, place=place)
+            return ir.Const(value if value >= 0 else value + limit, INDEX, place=place)
+        unsigned = written.dtype.kind == "uint"
+        if unsigned or isinstance(i, (ir.Special, ir.Extent)) or not self.options.wraparound:
+            return i  # what no int64 holds is negative here, and so outside
         return ir.Op("wrap", (i, extent), INDEX, place=place)
 
     def element_indices(
         self, array: ArrayRef, indices: Sequence[ir.Expr], place: Place
     ) -> tuple[ir.Expr, ...]:
         wrapped = [
-            self.wrapped(self.as_index(i), axis.extent, place)
+            self.index_along(array.root, axis, i, place)
             for axis, i in zip(array.axes, indices, strict=True)
         ]
         return self.root_indices(array, wrapped, place)

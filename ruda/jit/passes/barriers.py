@@ -26,6 +26,7 @@ from ruda.jit import ir
 from ruda.jit.ir import (
     And,
     Array,
+    Asm,
     Assign,
     Atomic,
     Barrier,
@@ -53,7 +54,7 @@ from ruda.jit.ir import (
 )  # fmt: skip
 from ruda.jit.passes.exposure import Exposure
 from ruda.jit.passes.flatten import name_coordinates, name_place, resolve
-from ruda.jit.passes.indices import extent, index, linear_thread, op
+from ruda.jit.passes.indices import INDEX, extent, index, linear_thread, op
 from ruda.jit.passes.jumps import FALSE, TRUE, in_range
 from ruda.jit.passes.names import Names
 from ruda.jit.passes.threads import thread_loops
@@ -94,13 +95,21 @@ class _Splitter:
     block: set[Variable] = field(init=False)
     recomputed: dict[Variable, Expr] = field(init=False)
     arrays: list[Array] = field(default_factory=list)
+    sites: list[int] = field(default_factory=list)  # of barriers that are watched
+    missed: Variable | None = None  # 1 + the number of the first barrier that passed without it
 
     def run(self) -> Function:
         f = self.function
         self.names = Names(f)
         self.block = self.block_variables()
         self.recomputed = self.recomputable()
+        barriers = [s for s in ir.statements(f.body) if isinstance(s, Barrier)]
+        self.sites = [s.site for s in barriers if s.site is not None]
+        if self.sites:
+            self.missed = Variable(self.names("missed"), INDEX)
         tree = self.split(f.body, None)
+        if self.missed is not None:
+            tree = [Region((Assign(self.missed, index(0), place=f.place),)), *tree]
         tree = self.privatise(tree)
         body = resolve(tuple(self.loops(tree)), {"linearThread": index(0)})
         return replace(f, body=body, arrays=(*f.arrays, *self.arrays))
@@ -252,8 +261,10 @@ class _Splitter:
                 case Declare(array=array) if array.space != "local":
                     continue
                 case Barrier(vote=None):
+                    pending += self.arrival(s, guard)
                     flush()
                 case Barrier():
+                    pending += self.arrival(s, guard)
                     flush()
                     out += self.vote(s, guard)
                 case Warp():
@@ -347,6 +358,23 @@ class _Splitter:
         variable = Variable(self.names(name), dtype)
         self.block.add(variable)
         return variable
+
+    def arrival(self, s: Barrier, guard: Variable | None) -> list[tuple[None, Statement]]:
+        """Keep which threads are not at a watched barrier; one that comes to a later one, and so
+        has not returned, is reported."""
+        if s.site is None:
+            return []
+        assert self.missed is not None
+        missed = Read(self.missed)
+        never = Op("eq", (missed, index(0)), dtypes.bool_)
+        number = index(1 + self.sites.index(s.site))
+        values = index(s.site), Special("linearBlock"), Special("linearThread"), missed
+        told = Asm("cpu", "report", values, place=s.place)
+        late: Statement = If(Op("not", (never,), dtypes.bool_), (told,), place=s.place)
+        if guard is not None:
+            miss = If(never, (Assign(self.missed, number, place=s.place),), place=s.place)
+            late = If(Read(guard), (late,), (miss,), place=s.place)
+        return [(None, late)]
 
     def vote(self, s: Barrier, guard: Variable | None) -> list[Any]:
         """A vote over the block: a reduction in a thread loop, then its result for all."""

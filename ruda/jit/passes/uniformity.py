@@ -314,3 +314,29 @@ def _worse(state: Uniformity, condition: Expr, reason: Expr | None) -> Expr | No
     if reason is None and state.verdict(condition) is Verdict.DIVERGENT:
         return condition
     return reason
+
+
+def uncertain_barriers(function: Function) -> list[tuple[Barrier, Expr]]:
+    """Barriers of the block, in the order of the text, that some thread may not reach, and the
+    first condition that decides it. Threads that returned are not missed. Jumps must have become
+    conditions."""
+    if not ir.has_barrier(function.body):
+        return []
+    state = analyse(function)
+    found: list[tuple[Barrier, Expr]] = []
+
+    def visit(body: Body, reason: Expr | None) -> None:
+        for s in body:
+            if isinstance(s, Barrier) and s.scope == "block" and reason is not None:
+                found.append((s, reason))
+            inner = reason
+            if inner is None:
+                conditions = map(among_the_rest, ir.expressions(s)) if ir.bodies(s) else ()
+                inner = next(
+                    (e for e in conditions if state.verdict(e) is not Verdict.UNIFORM), None
+                )
+            for part in ir.bodies(s):
+                visit(part, inner)
+
+    visit(function.body, None)
+    return found

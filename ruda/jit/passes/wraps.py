@@ -106,6 +106,8 @@ class Ranges:
             case Select(condition, then, otherwise):
                 yes, no = refine(self, env, condition, True), refine(self, env, condition, False)
                 return join(self.of(then, yes), self.of(otherwise, no))
+            case Op("within", (i, _)):
+                return self.of(i, env)
             case Op("wrap", (i, extent)):
                 inside = self.of(i, env)
                 return inside if inside[0] >= 0 else (0, max(0, self.of(extent, env)[1] - 1))
@@ -155,6 +157,8 @@ class Ranges:
                     otherwise=self.rewrite(otherwise, refine(self, env, condition, False)),
                 )
         new = ir.map_children(node, lambda e: self.rewrite(e, env))
+        if isinstance(new, Op) and new.name == "within":  # checks have looked at it
+            return new.operands[0]
         if isinstance(new, Op) and new.name == "wrap":
             i, extent = new.operands
             low, high = self.of(i, env)
