@@ -10,6 +10,7 @@ namespace twin {
 
 enum class Round { none, rint, floor, ceil, round, trunc, odd };
 
+double rounded(double value, Round mode);  // to an integer; `odd`: what is inexact becomes odd
 uint16_t half_bits(float value, Round mode = Round::rint);
 float half_value(uint16_t bits);
 uint16_t bfloat16_bits(float value, Round mode = Round::rint);

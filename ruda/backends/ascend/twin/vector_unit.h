@@ -1,4 +1,4 @@
-// The vector unit of a dav-2201 core as kernel_operator.h calls it; the bodies are in vector_unit.cpp.
+// The vector unit of a dav-2201 core as kernel_operator.h calls it; the bodies are in vector_*.cpp.
 //
 // Names of the vendor's API are in kernel_operator.h only. Here a tensor is a `View` (bytes of the unified buffer)
 // and an element type is a number, so that one compiled function serves every kernel.

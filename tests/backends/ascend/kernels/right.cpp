@@ -263,7 +263,6 @@ extern "C" __global__ __aicore__ void brains(GM_ADDR xp, GM_ADDR yp, GM_ADDR op,
         r = qo.DeQue<bfloat16_t>();
         DataCopyPad(out[at], r, bytes_of(count * sizeof(bfloat16_t)));
         qo.FreeTensor(r);
-        PipeBarrier<PIPE_V>();
     }
 }
 LAUNCHER(brains)
