@@ -66,6 +66,7 @@ PIPELINE: dict[str, tuple[Pass, ...]] = {
     "cpu": (simplify, join_conditions, remove_wraps, spread, hoist_guards, prefetch_rounds),
     "wgpu": (simplify, join_conditions, remove_wraps, meet),
     "cuda": (simplify, join_conditions, remove_wraps, accept_barriers, coarsen),
+    "ascend": (simplify, join_conditions, remove_wraps, meet),
 }
 
 

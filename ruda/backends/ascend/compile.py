@@ -1,0 +1,121 @@
+"""Emitted AscendC -> a shared library: by g++ or clang++ for the emulation, by bisheng for an NPU.
+
+The emulation's runtime is compiled once a machine and kept in the disk cache; a kernel includes
+declarations only. An error of the compiler is one about the kernel, at the user's line.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import re
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from ruda.backends.ascend.twin.build import COMPILERS, SECONDS, compiler, open_library
+from ruda.backends.base import Source
+from ruda.errors import NOWHERE, DeviceError, Place, VerifyError
+
+__all__ = ["COMPILERS", "compile_source", "open_library", "runtime"]
+
+FOLDER = Path(__file__).parent
+HEADERS = (FOLDER / "include" / "ruda_simt.h", FOLDER / "twin" / "simt.h")
+RUNTIME = FOLDER / "twin" / "simt_runtime.cc"
+FLAGS = (
+    "-std=c++17", "-shared", "-fPIC", "-pthread", "-fwrapv", "-fno-strict-aliasing",
+    "-ffp-contract=off", "-Wall", "-Wno-unused", "-Wno-attributes",
+    f"-I{FOLDER / 'include'}", f"-I{FOLDER / 'twin'}",
+)  # fmt: skip
+
+
+@functools.cache
+def fingerprint() -> str:
+    """What a compiled kernel depends on besides its text."""
+    data = b"\0".join([*(f.read_bytes() for f in (*HEADERS, RUNTIME)), *map(str.encode, FLAGS)])
+    return hashlib.sha256(data + compiler()[1].encode()).hexdigest()
+
+
+def compile_source(source: Source) -> bytes:
+    """A shared library for the emulation."""
+    with tempfile.TemporaryDirectory(prefix="ruda-ascend-") as folder:
+        file = Path(folder, "kernel.cc")
+        file.write_text(source.text, encoding="utf-8")
+        return build([compiler()[0], *FLAGS, "-O1", str(file)], folder, source)
+
+
+def compile_for_npu(source: Source, home: str, chip: str) -> bytes:
+    """A shared library with code for an NPU, by the compiler of an installed CANN."""
+    bisheng = next((p for p in Path(home).glob("**/bin/bisheng") if os.access(p, os.X_OK)), None)
+    if bisheng is None:
+        raise DeviceError(f"ASCEND_HOME_PATH={home} has no compiler `bisheng`")
+    with tempfile.TemporaryDirectory(prefix="ruda-ascend-") as folder:
+        file = Path(folder, "kernel.asc")
+        file.write_text(source.text, encoding="utf-8")
+        options = ["-shared", "-fPIC", "-O3", "-std=c++17", "-fwrapv", "-ffp-contract=off",
+                   f"--npu-arch={chip}", "--enable-simt", f"-I{FOLDER / 'include'}"]  # fmt: skip
+        return build([str(bisheng), *options, str(file)], folder, source)
+
+
+def build(command: Sequence[str], folder: str, source: Source | None) -> bytes:
+    """Run a compiler; the library that it makes."""
+    target = Path(folder, "out.so")
+    try:
+        done = subprocess.run(
+            [*command, "-o", str(target)], capture_output=True, text=True, errors="replace",
+            timeout=SECONDS, env=os.environ | {"LC_ALL": "C"},
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DeviceError(f"the C++ compiler cannot be run: {error}") from None
+    if done.returncode:
+        raise error_of(done.stderr, source)
+    return target.read_bytes()
+
+
+def error_of(output: str, source: Source | None) -> VerifyError:
+    """The first error of a compiler, at the user's line."""
+    found = re.search(r"(?:kernel\.\w+:(\d+):\d+: )?(?:fatal )?error: (.*)", output)
+    message = found[2] if found else output.strip()[-400:]
+    lines = re.findall(r"kernel\.\w+:(\d+):", output)
+    place: Place = NOWHERE
+    text = ""
+    if source is not None and lines:
+        number = int((found and found[1]) or lines[0])
+        text = source.text.splitlines()[number - 1].strip()
+        if number <= len(source.lines) and source.lines[number - 1]:
+            place = Place(source.file, source.lines[number - 1])
+    where = f"\n  at {place}, as: {text}" if text else ""
+    return VerifyError(f"the C++ compiler refuses this kernel: {message}{where}")
+
+
+# ---- loading -------------------------------------------------------------------------------------
+
+_lock = threading.Lock()
+_runtime: ctypes.CDLL | None = None
+
+
+def runtime() -> ctypes.CDLL:
+    """The emulation's runtime: compiled once a machine, loaded once a process."""
+    global _runtime
+    with _lock:
+        if _runtime is None:
+            _runtime = open_library(_runtime_bytes(), ctypes.RTLD_GLOBAL)
+        return _runtime
+
+
+def _runtime_bytes() -> bytes:
+    from ruda.jit import cache
+
+    parts: dict[str, str | bytes] = {"name": "ascend-simt-runtime", "code": fingerprint()}
+    key = cache.key_of(parts)
+    entry = cache.lookup(key, parts=parts, resolves=lambda symbol: True)
+    if entry is not None:
+        return entry.payload
+    with tempfile.TemporaryDirectory(prefix="ruda-ascend-") as folder:
+        payload = build([compiler()[0], *FLAGS, "-O2", str(RUNTIME)], folder, None)
+    cache.store(key, cache.Entry(payload, {}, ()), parts=parts)
+    return payload

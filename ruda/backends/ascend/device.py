@@ -1,0 +1,258 @@
+"""The emulations of Ascend chips as devices: `ascend-twin:950`, and `ascend-twin:910b` by name.
+
+The emulation runs the emitted text itself, compiled by the host's C++ compiler (see `twin`). What
+it checks is the program, not the chip: nothing here has run on an NPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ruda.backends.ascend import compile as compiler
+from ruda.backends.base import Binary, DeviceInfo, HostMemory, Launch, Source
+from ruda.errors import (
+    CheckError,
+    DeviceNotFoundError,
+    LaunchValueError,
+    UnsupportedError,
+)
+from ruda.jit.ir import Array, Function, Variable
+from ruda.settings import settings
+
+CHIPS = {
+    "950": {"chip": "950", "arch": "dav-3510", "form": "SIMT", "unified_buffer": 216 << 10},
+    "910b": {"chip": "910b", "arch": "dav-2201", "form": "vector", "unified_buffer": 188160},
+}  # fmt: skip
+FORMAT = {"f32": "f", "f64": "d", "c64": "f", "c128": "d", "f16": "f", "bf16": "f"}
+
+
+def chip_of(device: str) -> str:
+    """The chip that a name asks for; the 950 where it names none.
+
+    >>> chip_of("ascend-twin"), chip_of("ascend-twin:910b")
+    ('950', '910b')
+    """
+    _, _, chip = device.partition(":")
+    if not chip or chip == "0":
+        return "950"
+    if chip not in CHIPS:
+        raise DeviceNotFoundError(
+            f"no device {device!r}: the emulated chips are {', '.join(CHIPS)}"
+        )
+    return chip
+
+
+class TwinBackend(HostMemory):
+    """Backend "ascend-twin"; see `ruda.backends.base.Backend`."""
+
+    name = "ascend-twin"
+    cacheable = True
+
+    def devices(self) -> Sequence[DeviceInfo]:
+        """The emulated chips; none where there is no C++ compiler (`missing` tells so)."""
+        if self.missing() is not None:
+            return []
+        return [
+            DeviceInfo(f"ascend-twin:{chip}", f"emulation of an Ascend {chip}", "emulation", row)
+            for chip, row in CHIPS.items()
+            if row["form"] == "SIMT"  # kernels for the others are refused
+        ]
+
+    def missing(self) -> str | None:
+        asked = os.environ.get("CXX")
+        if any(map(shutil.which, (asked,) if asked else compiler.COMPILERS)):
+            return None
+        return "the emulation of Ascend needs a C++ compiler such as g++"
+
+    def target(self, device: str) -> Mapping[str, Any]:
+        """The chip; and for the cache the compiler with our headers, where there is one."""
+        row = dict(CHIPS[chip_of(device)])
+        if self.missing() is None:
+            row["code"] = compiler.fingerprint()
+        return row
+
+    def needs_block(self, function: Function) -> bool:
+        """The text has the block in `__launch_bounds__`, which decides about registers."""
+        return True
+
+    def emit(self, function: Function, target: Mapping[str, Any]) -> Source:
+        """IR -> AscendC, pure."""
+        return emit_source(function, target)
+
+    def compile(self, source: Source, target: Mapping[str, Any]) -> Binary:
+        from ruda.backends.cpu.reports import pack_sites
+
+        metadata = {
+            **source.options,
+            "sites": pack_sites(source.sites),
+            "lines": len(source.lines),
+        }
+        return Binary(compiler.compile_source(source), metadata)
+
+    def resolves(self, symbol: str) -> bool:
+        return True
+
+    def load(self, binary: Binary, function: Function | None, device: str) -> Module:
+        assert function is not None
+        runtime = compiler.runtime()
+        library = compiler.open_library(binary.payload)
+        library.ruda_launch.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+        return Module(function, binary.metadata, library, runtime, self.target(device))
+
+    def launcher(
+        self, module: Module, launch: Launch, fallback: Callable[..., Any] | None
+    ) -> Callable[..., None]:
+        check_launch(module.function.name, module.metadata, launch)
+
+        def run(*arguments: Any) -> None:
+            execute(module, launch, arguments)
+
+        run.is_native = False  # type: ignore[attr-defined]
+        return run
+
+
+def emit_source(function: Function, target: Mapping[str, Any]) -> Source:
+    """The text for a chip."""
+    from ruda.backends.ascend.emit import emit, refuse
+    from ruda.jit import passes
+    from ruda.jit.passes.reports import lower_reports
+
+    if target["chip"] != "950":
+        raise UnsupportedError(
+            f"kernels for the Ascend {target['chip']} are not there yet: it has no SIMT, so they "
+            "must become vector code",
+            function.place,
+            hint="use the device `ascend-twin:950`",
+        )
+    refuse(function)
+    reporting, sites = lower_reports(function)
+    return emit(passes.lower(reporting, "ascend"), sites, target)
+
+
+@dataclass(eq=False)
+class Module:
+    """A loaded kernel, its runtime, and what its words mean."""
+
+    function: Function
+    metadata: Mapping[str, Any]
+    library: ctypes.CDLL
+    runtime: ctypes.CDLL
+    target: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        from ruda.backends.cpu.reports import unpack_sites
+
+        self.sites = unpack_sites(self.metadata["sites"])
+        self.constants = {a.name: np.frombuffer(a.data or b"", np.uint8)
+                          for a in self.function.arrays if a.space == "const"}  # fmt: skip
+        self.scalars = any(isinstance(p, Variable) for p in self.function.parameters)
+
+
+def check_launch(name: str, metadata: Mapping[str, Any], launch: Launch) -> None:
+    """What no chip of this kind runs, told before anything is started."""
+    most = CHIPS["950"]["unified_buffer"]
+    shared = metadata["unified_buffer"] + (launch.shared_bytes if metadata["dynamic"] else 0)
+    if shared > int(str(most)):
+        raise LaunchValueError(
+            f"`{name}` uses {shared} bytes of shared memory; an Ascend 950 has {most}"
+        )
+
+
+# ---- launches ------------------------------------------------------------------------------------
+
+
+def execute(module: Module, launch: Launch, arguments: Sequence[Any]) -> None:
+    """Pack the words of a launch, run it, tell what it reported."""
+    from ruda.backends.cpu import reports
+    from ruda.jit.interpret import array_argument, evaluate_prologue
+
+    f = module.function
+    values = [
+        array_argument(f, p, getattr(a, "__ruda_host__", a)) if isinstance(p, Array) else a
+        for p, a in zip(f.parameters, arguments, strict=True)
+    ]
+    scalars = evaluate_prologue(f, values) if module.scalars else {}
+    report = reports.buffer(settings.report_bytes) if module.sites else None
+    words = pack(module, launch, values, scalars, report)
+    if module.library.ruda_launch(words.ctypes.data, None):
+        raise fault_of(module, launch)
+    if report is not None and report[0]:
+        reports.tell(report, module.sites, launch, f.name)
+
+
+def pack(
+    module: Module,
+    launch: Launch,
+    arguments: Sequence[Any],
+    scalars: Mapping[str, Any],
+    report: Any,
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The words of a launch: see `ascend.emit`."""
+    words: list[int] = [*launch.grid, *launch.block, 0, launch.shared_bytes]
+    for kind, *rest in module.metadata["rows"]:
+        match kind:
+            case "array":
+                words += span(arguments[rest[0]])
+            case "constant":
+                words += span(module.constants[rest[0]])
+            case "reports":
+                words += span(report)
+            case "extent":
+                words.append(arguments[rest[0]].shape[rest[1]])
+            case "stride":
+                words.append(arguments[rest[0]].strides[rest[1]])
+            case "scalar":
+                words += scalar_words(scalars[rest[0]], rest[1])
+    return np.array([w % (1 << 64) for w in words], np.uint64).view(np.int64)
+
+
+def span(a: np.ndarray[Any, Any]) -> list[int]:
+    """Address, and the first and the one behind the last byte that belong to an array."""
+    low, high = np.lib.array_utils.byte_bounds(a)
+    start = a.__array_interface__["data"][0]
+    return [start, low, low if a.size == 0 else high]
+
+
+def scalar_words(value: Any, kind: str) -> list[int]:
+    parts = [value.real, value.imag] if kind[0] == "c" else [value]
+    if kind not in FORMAT:
+        return [int(p) for p in parts]
+    dtype, raw = (np.float32, np.uint32) if FORMAT[kind] == "f" else (np.float64, np.uint64)
+    return [int(np.array(p, dtype).view(raw)) for p in parts]
+
+
+def fault_of(module: Module, launch: Launch) -> CheckError:
+    """What the emulation found, at the user's line."""
+    from ruda.backends.ascend.emit import place_of
+    from ruda.backends.cpu.reports import _three
+    from ruda.errors import BarrierError, OutOfBoundsError
+
+    rule, text = ctypes.create_string_buffer(32), ctypes.create_string_buffer(200)
+    numbers = (ctypes.c_int64 * 5)()
+    module.runtime.ruda_simt_fault(rule, text, numbers)
+    line, thread, *block = numbers
+    # The binary may be from the disk cache, and the kernel have moved in its file since.
+    source = emit_source(module.function, module.target)
+    place = place_of(source, line)
+    if not place.line or len(source.lines) != module.metadata["lines"]:
+        place = module.function.place
+    name = rule.value.decode()
+    kind = (
+        BarrierError if name == "barrier" else OutOfBoundsError if "bounds" in name else CheckError
+    )
+    return kind(
+        f"{text.value.decode()}\n  in kernel `{module.function.name}`, "
+        f"block {tuple(block)}, thread {_three(thread, launch.block)}, "
+        f"line {line} of its AscendC",
+        place,
+    )
+
+
+BACKEND = TwinBackend()

@@ -1,0 +1,3 @@
+// What `#include "simt_api/asc_simt.h"` means where there is no NPU.
+#pragma once
+#include "../simt.h"

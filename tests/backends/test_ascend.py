@@ -1,0 +1,327 @@
+"""Ascend without an NPU: emitted text, what the emulation refuses, and that its faults are told."""
+
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import ruda
+from ruda import backends
+from ruda.backends.ascend import compile as compiler
+from ruda.backends.ascend import device as ascend
+from ruda.backends.ascend import formulas
+from ruda.errors import (
+    BarrierError,
+    DeviceNotFoundError,
+    KernelAssertionError,
+    LaunchValueError,
+    OutOfBoundsError,
+    UnsupportedError,
+    VerifyError,
+)
+from ruda.jit import intrinsics as ops
+from ruda.jit.tools import describe
+
+TWIN = "ascend-twin"
+
+
+@ruda.jit
+def saxpy(a: np.float32, x, y, out):
+    i = ruda.grid(1)
+    if i < out.size:
+        out[i] = a * x[i] + y[i]
+
+
+@ruda.jit
+def reverse(x):
+    tile = ruda.shared.array(64, np.float32)
+    t = ruda.threadIdx.x
+    tile[t] = x[t]
+    ruda.syncthreads()
+    x[t] = tile[63 - t]
+
+
+def launch(kernel, configuration, *arguments):
+    with ruda.config(device=TWIN):
+        kernel[configuration](*arguments)
+
+
+def binary(kernel, types, block, change):
+    """A loaded module of the emitted text after `change`."""
+    made = describe(kernel, TWIN, types, block=block).made
+    backend = backends.get(TWIN)
+    target = backend.target(TWIN)
+    source = backend.emit(made.function, target)
+    text = change(source.text)
+    assert text != source.text, "the text to be changed is gone"
+    found = backend.compile(replace(source, text=text), target)
+    return backend.load(found, made.function, TWIN)
+
+
+def run(module, grid, block, *arguments):
+    backends.get(TWIN).launcher(module, backends.base.Launch(grid, block), None)(*arguments)
+
+
+# ---- devices -------------------------------------------------------------------------------------
+
+
+def test_devices_say_that_they_are_emulated():
+    (info,) = backends.get(TWIN).devices()
+    assert (info.name, info.kind) == ("ascend-twin:950", "emulation")
+    assert "emulation" in info.description
+    assert backends.find(TWIN).name == "ascend-twin:950"
+
+
+def test_unknown_chip_is_refused():
+    with pytest.raises(DeviceNotFoundError, match="950, 910b"):
+        ascend.chip_of("ascend-twin:310")
+
+
+def test_no_compiler_is_told(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert backends.get(TWIN).devices() == []
+    with pytest.raises(DeviceNotFoundError, match=r"C\+\+ compiler"):
+        backends.find.__wrapped__(TWIN)
+
+
+# ---- the text ------------------------------------------------------------------------------------
+
+
+def test_text_of_saxpy_reads_like_the_kernel():
+    text = saxpy.source(TWIN, "f32", "f32[:]", "f32[:]", "f32[:]", block=256)
+    body = re.search(r"__global__.*?^}", text, re.S | re.M)[0]
+    body = re.sub(r"// \d+:", "//", body)
+    assert body == (
+        "__global__ __launch_bounds__(256) void saxpy(gm<float> x, gm<float> y, gm<float> out, "
+        "int64_t out_n0, float a, int64_t first_x) {\n"
+        "    // def saxpy(a: np.float32, x, y, out):\n"
+        "    const int64_t global_x = (first_x + blockIdx.x) * 256 + threadIdx.x;\n"
+        "    // i = ruda.grid(1)\n"
+        "    int64_t i = global_x;\n"
+        "    // if i < out.size:\n"
+        "    if (i < out_n0) {\n"
+        "        // out[i] = a * x[i] + y[i]\n"
+        "        out[i] = (a * x[i]) + y[i];\n"
+        "    }\n"
+        "}"
+    )
+
+
+@ruda.jit
+def functions(x, y):
+    i = ruda.grid(1)
+    a = math.exp(x[i]) + math.sin(x[i]) * math.tanh(x[i]) - math.erf(x[i]) / 3
+    y[i] = a % 2.5 + math.log(a) + round(a) + int(a) // 3
+
+
+def test_float32_kernels_have_no_double():
+    """Not in the text, and none that the compiler makes by promotion."""
+    assert "double" not in functions.source(TWIN, "f32[:]", "f32[:]")
+    made = describe(functions, TWIN, ("f32[:]", "f32[:]")).made
+    backend = backends.get(TWIN)
+    source = backend.emit(made.function, backend.target(TWIN))
+    strict = '#pragma GCC diagnostic error "-Wdouble-promotion"\n'
+    compiler.compile_source(replace(source, text=strict + source.text))
+
+
+@ruda.jit
+def names(int, threadIdx, double, exp_f32, ruda_x, t1, float, for_):
+    i = ruda.grid(1)
+    new = math.exp(int[i])
+    asc_syncthreads = new + double[i] + exp_f32 + ruda_x + t1 + for_
+    threadIdx[i] = asc_syncthreads * float
+
+
+def test_names_that_mean_something_in_cpp():
+    x = np.ones(4, np.float32)
+    out = np.zeros(4, np.float32)
+    launch(names, (1, 4), x, out, x, 1.0, 2.0, 3.0, 2.0, 4.0)
+    np.testing.assert_allclose(out, 2 * (np.exp(np.float32(1)) + 11), rtol=1e-6)
+
+
+def test_functions_of_float32_that_compute_in_double():
+    """These four, as on the CPU, and no others; `fastmath` has the chip's own pow."""
+    found = set()
+    for name in ops.TABLE:
+        text = formulas.define(name, "f32")
+        if text and "double" in formulas.definitions(f"{formulas.function_name(name)}_f32("):
+            found.add(name)
+    assert found == {"hypot", "pow", "gamma", "lgamma"}
+
+
+# ---- refusals ------------------------------------------------------------------------------------
+
+
+@ruda.jit
+def wide_shared_atomic(x):
+    total = ruda.shared.array(1, np.int64)
+    ruda.atomic.add(total, 0, x[0])
+    ruda.syncthreads()
+    x[0] = total[0]
+
+
+@ruda.jit
+def large_shared(x):
+    tile = ruda.shared.array(60000, np.float32)
+    tile[ruda.threadIdx.x] = 1
+    ruda.syncthreads()
+    x[0] = tile[0]
+
+
+@ruda.jit
+def large_local(x):
+    mine = ruda.local.array(9000, np.float32)
+    mine[x[0]] = 1
+    x[0] = mine[3]
+
+
+@ruda.jit
+def whole_grid(x):
+    ruda.cg.this_grid().sync()
+    x[0] = 1
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (wide_shared_atomic, "no atomics on int64 in shared memory"),
+        (large_shared, r"240000 bytes of shared memory \(`tile` 240000\); .* has 221184"),
+        (large_local, r"36000 bytes of local memory \(`mine` 36000\); .* has 32768"),
+        (whole_grid, "no barrier for the whole grid"),
+    ],
+    ids=lambda v: getattr(v, "__name__", ""),
+)
+def test_refused(kernel, message):
+    with pytest.raises(UnsupportedError, match=message):
+        launch(kernel, (1, 32), np.zeros(4, np.int64))
+
+
+def test_910b_is_refused():
+    x = np.zeros(4, np.float32)
+    message = "910b are not there yet"
+    with ruda.config(device="ascend-twin:910b"), pytest.raises(UnsupportedError, match=message):
+        saxpy[1, 4](1.0, x, x, x)
+
+
+@ruda.jit
+def dynamic(x):
+    tile = ruda.shared.array(0, np.float32)
+    tile[0] = x[0]
+
+
+def test_too_much_dynamic_memory():
+    with pytest.raises(LaunchValueError, match=r"uses 300000 bytes .* has 221184"):
+        launch(dynamic, (1, 1, 0, 300000), np.zeros(1, np.float32))
+
+
+# ---- faults --------------------------------------------------------------------------------------
+
+
+@ruda.jit
+def shifted(x, k):
+    i = ruda.grid(1)
+    x[i + k] = 1
+
+
+@ruda.jit
+def shifted_tile(x, k):
+    tile = ruda.shared.array(8, np.float32)
+    tile[ruda.threadIdx.x + k] = 1
+    ruda.syncthreads()
+    x[0] = tile[0]
+
+
+def test_access_outside_of_an_array():
+    x = np.zeros(12, np.float32)
+    with pytest.raises(OutOfBoundsError, match=r"block \(2, 0, 0\), thread \(3, 0, 0\)") as caught:
+        launch(shifted, (3, 4), x[:12], 1)
+    assert caught.value.place.line == shifted.py_func.__code__.co_firstlineno + 3
+    launch(shifted, (3, 4), x, 0)  # the process lives, and so does the kernel
+    np.testing.assert_array_equal(x, 1)
+
+
+def test_access_in_the_gap_of_another_array():
+    """Bounds are those of the array that a pointer came from."""
+    both = np.zeros(8, np.float32)
+    with pytest.raises(OutOfBoundsError):
+        launch(shifted, (1, 4), both[:4], 4)
+    np.testing.assert_array_equal(both, 0)
+
+
+def test_access_outside_of_shared_memory():
+    with pytest.raises(OutOfBoundsError, match="index 8 is outside of an axis of 8"):
+        launch(shifted_tile, (1, 8), np.zeros(1, np.float32), 1)
+
+
+def test_removed_barrier_is_noticed():
+    x = np.arange(64, dtype=np.float32)
+    module = binary(reverse, ("f32[:]",), 64, lambda t: t.replace("asc_syncthreads();", ""))
+    run(module, (1, 1, 1), (64, 1, 1), x)
+    assert (x != np.arange(64)[::-1]).any()
+
+
+def test_barrier_that_some_threads_miss():
+    module = binary(
+        reverse, ("f32[:]",), 64,
+        lambda t: t.replace("asc_syncthreads();", "if (threadIdx.x < 40) asc_syncthreads();"),
+    )  # fmt: skip
+    with pytest.raises(BarrierError, match="does not come to the barrier") as caught:
+        run(module, (1, 1, 1), (64, 1, 1), np.zeros(64, np.float32))
+    assert caught.value.place.line == reverse.py_func.__code__.co_firstlineno + 5
+
+
+def test_threads_at_different_barriers():
+    two = "if (threadIdx.x < 32) {\nasc_syncthreads();\n} else {\nasc_syncthreads();\n}"
+    module = binary(reverse, ("f32[:]",), 64, lambda t: t.replace("asc_syncthreads();", two))
+    with pytest.raises(BarrierError, match="different barriers"):
+        run(module, (1, 1, 1), (64, 1, 1), np.zeros(64, np.float32))
+
+
+def test_error_of_the_compiler_is_at_the_users_line():
+    with pytest.raises(VerifyError, match="nonsense") as caught:
+        binary(reverse, ("f32[:]",), 64, lambda t: t.replace("asc_syncthreads();", "nonsense();"))
+    line = reverse.py_func.__code__.co_firstlineno + 5
+    assert f"test_ascend.py:{line}, as: nonsense();" in str(caught.value)
+
+
+@ruda.jit
+def told(x):
+    i = ruda.grid(1)
+    print("thread", i, "has", x[i])
+    assert x[i] < 5, f"{x[i]} is too large"
+
+
+def test_reports(capsys):
+    with pytest.raises(KernelAssertionError, match=r"5\.0 is too large"):
+        launch(told, (3, 2), np.arange(6, dtype=np.float32))
+    assert capsys.readouterr().out == "".join(f"thread {i} has {float(i)}\n" for i in range(6))
+
+
+# ---- launches ------------------------------------------------------------------------------------
+
+
+@ruda.jit
+def where(seen, sizes):
+    i, j, k = ruda.blockIdx.x, ruda.blockIdx.y, ruda.blockIdx.z
+    ruda.atomic.add(seen, (i, j, k), 1)
+    if i == 0 and j == 0 and k == 0:
+        sizes[0], sizes[1], sizes[2] = ruda.gridDim.x, ruda.gridDim.y, ruda.gridDim.z
+
+
+@pytest.mark.parametrize("grid", [(70000, 1, 1), (3, 30000, 1), (2, 5, 9000), (1, 1, 65536)])
+def test_more_blocks_than_a_launch_may_have(grid):
+    """They are launched in pieces; every block runs once and knows the whole grid."""
+    seen, sizes = np.zeros(grid, np.int32), np.zeros(3, np.int64)
+    launch(where, (grid, 1), seen, sizes)
+    np.testing.assert_array_equal(seen, 1)
+    assert tuple(sizes) == grid
+
+
+def test_memory_of_the_device():
+    with ruda.config(device=TWIN):
+        d = ruda.to_device(np.arange(4, dtype=np.float32))
+        assert d.device == "ascend-twin:950"
+        saxpy[1, 4](2.0, d, d, d)
+    np.testing.assert_array_equal(d.copy_to_host(), [0, 3, 6, 9])
