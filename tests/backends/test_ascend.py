@@ -199,10 +199,10 @@ def test_refused(kernel, message):
 
 
 def test_910b_is_refused():
-    x = np.zeros(4, np.float32)
-    message = "910b are not there yet"
-    with ruda.config(device="ascend-twin:910b"), pytest.raises(UnsupportedError, match=message):
-        saxpy[1, 4](1.0, x, x, x)
+    with pytest.raises(UnsupportedError, match="910b are not there yet"):
+        saxpy.source("ascend-twin:910b", "f32", "f32[:]", "f32[:]", "f32[:]")
+    with pytest.raises(DeviceNotFoundError, match="there are ascend-twin:950"):
+        backends.find("ascend-twin:910b")
 
 
 @ruda.jit
