@@ -149,6 +149,7 @@ class Module:
     def __post_init__(self) -> None:
         from ruda.backends.cpu.reports import unpack_sites
 
+        self.warned: set[Any] = set()  # places of notes that were told
         self.sites = unpack_sites(self.metadata["sites"])
         self.constants = {a.name: np.frombuffer(a.data or b"", np.uint8)
                           for a in self.function.arrays if a.space == "const"}  # fmt: skip
@@ -184,7 +185,7 @@ def execute(module: Module, launch: Launch, arguments: Sequence[Any]) -> None:
     if module.library.ruda_launch(words.ctypes.data, None):
         raise fault_of(module, launch)
     if report is not None and report[0]:
-        reports.tell(report, module.sites, launch, f.name)
+        reports.tell(report, module.sites, launch, f.name, module.warned)
 
 
 def pack(

@@ -97,6 +97,7 @@ class _Anything:
 
 
 class _Module:
+    triple = "ascend"
     globals = _Anything()
 
 
