@@ -1,14 +1,18 @@
 """Compute what was recorded: sort it, put elementwise ops together, run group after group.
 
 On the host a group that is seen for the first time and is small runs row by row through NumPy:
-nobody waits for a compiler at a prompt. When it comes again, or is large, it is compiled. On other
-devices it always is. `RUDA_FUSION=0` computes an op at a time, `verify` both ways.
+nobody waits for a compiler at a prompt. When it comes again, or is large, a kernel is compiled in
+the background, and takes over when it is there. On other devices there is always one.
+`RUDA_FUSION=0` computes an op at a time, `verify` both ways.
 """
 
 from __future__ import annotations
 
+import contextvars
+import os
 import threading
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -121,24 +125,73 @@ def most_arrays(device: str) -> int:
 
 def run(root: Node, members: Sequence[Node]) -> None:
     """Compute the last member."""
-    device, host = root.device, memory.on_host(root.device)
+    device = root.device
     group, shape, arrays, numbers = describe(root, members)
-    compiled = not host or device == "sim"
-    if host and device != "sim" and group not in _refused:
-        count = _seen[group] = _seen.get(group, 0) + 1
-        size = root_size(shape)
-        repeated = (count > 1 and size >= SMALL) or size >= LARGE
-        compiled = settings.fusion == "verify" or (
-            settings.fusion == "1" and repeated and not settings.deterministic
-        )
-    if compiled:
+    by_kernel = device != "cpu" or settings.fusion == "verify" or is_worth(group, root_size(shape))
+    if by_kernel and group not in _refused:
         out = memory.allocate(root.shape, root.dtype, device)
-        if launch(group, shape, out, arrays, numbers, device):
-            if host and settings.fusion == "verify":
-                compare(root, out, by_numpy(members))
-            root.computed(out)
-            return
+        flat = lower.strided(out, shape, _strides(shape, out.dtype.itemsize))
+        operands = [lower.strided(a, shape, s) for a, s in arrays]
+        arguments = (flat, *operands, *numbers)
+        kernel = lower.lowered(group)
+        if device != "cpu" or settings.fusion == "verify" or is_ready(kernel, arguments):
+            if launch(group, shape, arguments, device):
+                if device == "cpu" and settings.fusion == "verify":
+                    compare(root, out, by_numpy(members))
+                root.computed(out)
+                return
     root.computed(by_numpy(members))
+
+
+def is_worth(group: lower.Group, size: int) -> bool:
+    """Whether a group of the host should have a kernel: it came before, or is large."""
+    if settings.fusion == "0" or settings.deterministic:
+        return False
+    count = _seen[group] = _seen.get(group, 0) + 1
+    return (count > 1 and size >= SMALL) or size >= LARGE
+
+
+# ---- compiling while NumPy does the work ---------------------------------------------------------
+
+_compiled: dict[Any, Future[Any]] = {}
+_workers: list[ThreadPoolExecutor] = []
+
+
+def is_ready(kernel: lower.Lowered, arguments: Sequence[Any]) -> bool:
+    """Whether a kernel is compiled for arguments; if not, it is begun in the background."""
+    types = lower.types_of(arguments)
+    key = kernel, types, id(settings.state())
+    found = _compiled.get(key)
+    if found is None:
+        if not _workers:
+            _workers.append(ThreadPoolExecutor(1, "ruda-compile"))
+        context = contextvars.copy_context()  # it has the settings
+        job = _workers[0].submit(context.run, lower.prepare, kernel, types, "cpu")
+        found = _compiled[key] = job
+    if not found.done():
+        return False
+    try:
+        found.result()
+    except NotImplementedError:
+        _refused.add(kernel.what)  # type: ignore[arg-type]
+        return False
+    return True
+
+
+def wait() -> None:
+    """Until everything that was begun is compiled: for measurements."""
+    for job in list(_compiled.values()):
+        job.exception()
+
+
+def _forget() -> None:
+    """A forked child has no workers, and perhaps half-compiled kernels."""
+    _workers.clear()
+    _compiled.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 def root_size(shape: tuple[int, ...]) -> int:
@@ -210,18 +263,11 @@ def merge(root: Node, values: Sequence[Node]) -> tuple[tuple[int, ...], list[tup
 
 
 def launch(
-    group: lower.Group,
-    shape: tuple[int, ...],
-    out: Any,
-    arrays: Sequence[tuple[Any, tuple[int, ...]]],
-    numbers: Sequence[Any],
-    device: str,
+    group: lower.Group, shape: tuple[int, ...], arguments: Sequence[Any], device: str
 ) -> bool:
     """Run a group's kernel; False if the host has to do without one."""
-    flat = lower.strided(out, shape, _strides(shape, out.dtype.itemsize))
-    operands = [lower.strided(a, shape, s) for a, s in arrays]
     try:
-        lower.launch(lower.lowered(group), shape, device, (flat, *operands, *numbers))
+        lower.launch(lower.lowered(group), shape, device, arguments)
     except NotImplementedError as error:
         if not memory.on_host(device):
             name = group.ops[-1][0]

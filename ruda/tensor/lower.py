@@ -254,21 +254,28 @@ def lowered(what: Group | Reduction) -> Lowered:
     return Lowered(what)
 
 
+def prepare(kernel: Lowered, types: tuple[Type, ...], device: str) -> Any:
+    """The compiled kernel for types of arguments, on a device."""
+    return kernel.specialise(types, device, (BLOCK, 1, 1))
+
+
 def launch(kernel: Lowered, shape: tuple[int, ...], device: str, arguments: Sequence[Any]) -> None:
     """Run a kernel over a result of a (merged) shape."""
     if math.prod(shape) == 0:
         return
     x, y, z = shape[-1], shape[-2] if len(shape) > 1 else 1, math.prod(shape[:-2])
-    block = (BLOCK, 1, 1)
-    configuration = Launch((-(-x // BLOCK), y, z), block)
-    types = tuple(type_of(a) for a in arguments)
-    made = kernel.specialise(types, device, block)
+    configuration = Launch((-(-x // BLOCK), y, z), (BLOCK, 1, 1))
+    made = prepare(kernel, types_of(arguments), device)
     backend: Any = backends.get(device)
     if getattr(backend, "launcher_checks", False):
         run = backend.launcher(made.module, configuration, _misfit, guards=())
     else:
         run = backend.launcher(made.module, configuration, _misfit)
     run(*arguments)
+
+
+def types_of(arguments: Sequence[Any]) -> tuple[Type, ...]:
+    return tuple(type_of(a) for a in arguments)
 
 
 def _misfit(*arguments: Any) -> None:

@@ -302,6 +302,19 @@ def test_importing_ruda_does_not_import_tensors():
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+def test_kernels_are_compiled_in_the_background(rng):
+    from ruda.tensor import execute
+
+    a = rng.normal(size=10_000).astype("f4")
+    x = ruda.asarray(a)
+    before = len(execute._compiled)
+    for _ in range(3):
+        found = (ruda.sin(x) * 3 + 0.125).numpy()
+        execute.wait()
+    assert len(execute._compiled) == before + 1
+    np.testing.assert_allclose(found, np.sin(a) * 3 + 0.125, rtol=1e-5, atol=1e-6)
+
+
 def test_threads_share_tensors(rng):
     a = rng.normal(size=5000).astype("f4")
     x = ruda.asarray(a)
