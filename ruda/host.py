@@ -483,6 +483,34 @@ def current_context() -> Context:
     return Context(get_current_device())
 
 
+def memory_statistics(device: str | None = None) -> dict[str, int]:
+    """What ruda's arrays hold of a device's memory (the current one's), and what is kept for reuse.
+
+    `in_use`, `cached` and `peak` are bytes, `requests` and `reused` count allocations. The setting
+    `memory_limit` caps the first two together.
+
+    >>> import ruda
+    >>> before = ruda.memory_statistics()["in_use"]
+    >>> d = ruda.device_array(1000, ruda.float32)
+    >>> ruda.memory_statistics()["in_use"] - before
+    4096
+    """
+    name = backends.find(device or backends.current()).name
+    return dict(backends.get(name).memory_statistics(name))  # type: ignore[attr-defined]
+
+
+def empty_cache(device: str | None = None) -> None:
+    """Give memory that no array holds back to the device, or to the system.
+
+    >>> import ruda
+    >>> ruda.empty_cache()
+    >>> ruda.memory_statistics()["cached"]
+    0
+    """
+    name = backends.find(device or backends.current()).name
+    backends.get(name).empty_cache(name)  # type: ignore[attr-defined]
+
+
 def close() -> None:
     """Wait for the work of the current device. Memory is given back as arrays die."""
     synchronize()
@@ -496,9 +524,10 @@ def defer_cleanup() -> Iterator[None]:
 
 __all__ = [
     "In", "InOut", "Out", "close", "current_context", "default_stream", "defer_cleanup", "detect",
-    "device", "device_array", "device_array_like", "event", "event_elapsed_time",
+    "device", "device_array", "device_array_like", "empty_cache", "event", "event_elapsed_time",
     "external_stream", "get_current_device", "gpus", "is_available", "list_devices",
-    "managed_array", "mapped", "mapped_array", "mapped_array_like", "pinned", "pinned_array",
+    "managed_array", "mapped", "mapped_array", "mapped_array_like", "memory_statistics", "pinned",
+    "pinned_array",
     "pinned_array_like", "select_device", "set_default_device", "stream", "synchronize",
     "to_device",
 ]  # fmt: skip

@@ -66,7 +66,7 @@ SETTINGS = {
                 "tint, with what every browser has", ("naga", "tint")),
         Setting("fusion", str, "1", "0: an op at a time; verify: both ways, and compare",
                 ("0", "1", "verify")),
-        Setting("memory_limit", int, 0, "bytes of a GPU's memory that ruda may hold; 0: all"),
+        Setting("memory_limit", int, 0, "bytes of a device's memory that ruda may hold; 0: all"),
         Setting("report_bytes", int, 1 << 20, "bytes of a launch's buffer for prints and checks"),
         Setting("progress", bool, True, "show progress of long work"),
     )

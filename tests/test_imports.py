@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1] / "ruda"
 BASE = ("dtypes", "errors", "settings")
 LAYERS = {
     "base": (BASE, ()),
-    "contract": (("backends.base",), ("base",)),
+    "contract": (("backends.base", "backends.pool"), ("base",)),
     # The registry imports backends by their names in a table, so no import points at one.
     "registry": (("backends",), ("base", "contract")),
     "jit": (("jit.*",), ("base", "contract", "registry")),
@@ -249,7 +249,8 @@ def test_import_ruda_imports_no_backend_and_nothing_heavy():
     code = f"""
 import sys, ruda
 names = {{m.partition(".")[0] for m in sys.modules}} & set({heavy!r})
-names |= {{m for m in sys.modules if m.startswith("ruda.backends.") and m != "ruda.backends.base"}}
+contract = {{"ruda.backends.base", "ruda.backends.pool"}}
+names |= {{m for m in sys.modules if m.startswith("ruda.backends.")}} - contract
 print(sorted(names))
 """
     assert run(code).stdout == "[]\n"

@@ -8,18 +8,24 @@ binary into a `Module` on a device (`load`), and a module with a launch shape in
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import operator
 import os
+import sys
 import time
+import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from ruda.backends.pool import Pool
 from ruda.dtypes import DType, as_dtype
-from ruda.errors import DeviceError, OutOfMemoryError, Place
+from ruda.errors import DeviceError, LaunchWarning, Place
+from ruda.settings import settings
 
 if TYPE_CHECKING:
     import asyncio
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
     from ruda.jit.ir import Function
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+KEPT = 1 << 28  # bytes of the host's memory that are kept for new arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +149,24 @@ class Storage:
     nbytes: int
     owner: Any
     on_host: bool
+    arrays: list[weakref.ref[DeviceArray]] = field(default_factory=list)  # those that see it
+
+    def seen_by(self, array: DeviceArray) -> None:
+        if len(self.arrays) > 64:
+            self.arrays = [ref for ref in self.arrays if ref() is not None]
+        self.arrays.append(weakref.ref(array))
+
+    @property
+    def is_freed(self) -> bool:
+        return self.owner is None
+
+
+def _request(nbytes: int) -> np.ndarray[Any, Any] | None:
+    """Memory of the host, a little more than asked for so that it can be aligned."""
+    try:
+        return np.empty(nbytes + ALIGNMENT, np.uint8)
+    except (MemoryError, ValueError):  # ValueError: more than an address can say
+        return None
 
 
 class HostMemory:
@@ -151,16 +176,31 @@ class HostMemory:
     "mapped" and "managed"; the last three are `on_host` everywhere.
     """
 
+    @functools.cached_property
+    def host_pool(self) -> Pool:
+        return Pool(
+            getattr(self, "name", "host"),
+            request=_request,
+            free_memory=lambda: HostMemory.memory_info(self, "cpu")[0],
+            limit=lambda: settings.memory_limit,
+            keep=KEPT,
+        )
+
     def allocate(
         self, nbytes: int, device: str, kind: str = "device", stream: Stream | None = None
     ) -> Storage:
-        try:
-            owner = np.empty(nbytes + ALIGNMENT, np.uint8)
-        except MemoryError:
-            raise OutOfMemoryError(f"{device} has no memory left for {nbytes} bytes") from None
-        address = owner.ctypes.data
+        owner = self.host_pool.allocate(nbytes)
+        address = owner.address.__array_interface__["data"][0]
         address += -address % ALIGNMENT
         return Storage(device, address, nbytes, owner, True)
+
+    def memory_statistics(self, device: str) -> Mapping[str, int]:
+        """Bytes in use, kept for reuse, the most ever in use; counts of requests."""
+        return self.host_pool.statistics()
+
+    def empty_cache(self, device: str) -> None:
+        """Give memory that no array holds back to the device."""
+        self.host_pool.empty()
 
     def map(self, ary: np.ndarray[Any, Any], device: str) -> DeviceArray:
         """A device array at the memory of a NumPy array."""
@@ -266,8 +306,8 @@ class DeviceArray:
     """
 
     __slots__ = (
-        "__ruda_array_type__", "__ruda_device__", "__weakref__", "_backend", "_shadow", "dtype",
-        "offset", "pointer", "shape", "storage", "strides",
+        "__ruda_array_type__", "__ruda_device__", "__weakref__", "_backend", "_seen", "_shadow",
+        "dtype", "offset", "pointer", "shape", "storage", "strides",
     )  # fmt: skip
     __array_priority__ = 1.0
 
@@ -287,7 +327,35 @@ class DeviceArray:
         self.__ruda_device__ = storage.device
         self.__ruda_array_type__: Any = None  # filled in by jit.types
         # Where the host cannot reach the memory, this only computes shapes and offsets of views.
+        if storage.owner is None:
+            raise freed(storage.device)
         self._shadow = _at(storage.address + offset, shape, dtype, self.strides, storage.owner)
+        storage.seen_by(self)
+
+    def free(self) -> None:
+        """Give the memory back now, not when the last reference dies: of views of it, too.
+
+        Whoever uses the array afterwards gets a DeviceError. What another library or NumPy sees
+        of the memory stays good: it goes back when they let go of it, too.
+
+        >>> import ruda
+        >>> d = ruda.to_device([1, 2, 3])
+        >>> d.free()
+        >>> d.copy_to_host()
+        Traceback (most recent call last):
+        ...
+        ruda.errors.DeviceError: this array of cpu was freed: its memory may be another's by now
+        """
+        if self.storage.owner is None:
+            raise DeviceError(f"this array of {self.device} was freed already")
+        for ref in self.storage.arrays:
+            array = ref()
+            if array is not None:
+                # Without these slots every use ends in __getattr__, also that of fast launchers.
+                del array._shadow, array.pointer
+                array.__ruda_array_type__ = None
+        self.storage.arrays.clear()
+        self.storage.owner = None
 
     @classmethod
     def allocate(
@@ -526,7 +594,9 @@ class DeviceArray:
 
     @property
     def __array_interface__(self) -> Any:
-        return self.__ruda_host__.__array_interface__
+        found = self.__ruda_host__.__array_interface__
+        self._seen = self.storage.owner  # NumPy keeps this array alive, and `free` that memory
+        return found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if not self.storage.on_host and copy is False:
@@ -546,6 +616,8 @@ class DeviceArray:
 
     def __repr__(self) -> str:
         after = f", dtype={self.dtype}, device='{self.device}')"
+        if self.storage.is_freed:
+            return f"DeviceArray(shape={self.shape}{after[:-1]}, freed)"
         if not self.storage.on_host and self.size > 1000:
             return f"DeviceArray(shape={self.shape}{after}"
         head = "DeviceArray("
@@ -555,7 +627,33 @@ class DeviceArray:
         return f"{head}{text}{after}"
 
     def __getattr__(self, name: str) -> Any:
+        if name in ("_shadow", "pointer"):
+            raise freed(self.device)
         raise missing_attribute(self, "DeviceNDArray", name)
+
+
+def freed(device: str) -> DeviceError:
+    return DeviceError(f"this array of {device} was freed: its memory may be another's by now")
+
+
+_moved = False
+
+
+def tell_moved(kernel: str, nbytes: int) -> None:
+    """Warn, once, that a launch on NumPy arrays copied them: at the user's line."""
+    global _moved
+    if _moved:
+        return
+    _moved = True
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("ruda."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(
+        f"launches on NumPy arrays copy them to the device and back: `{kernel}` moved "
+        f"{nbytes:,} bytes; ruda.to_device keeps them there (said once)",
+        LaunchWarning,
+        stacklevel=level,
+    )
 
 
 def _rebuild_array(data: np.ndarray[Any, Any], device: str) -> DeviceArray:

@@ -3,7 +3,8 @@
 Sizes are rounded up to a bucket, an eighth of a power of two apart, so that at most an eighth is
 wasted. Blocks are reused in the order of the device's queue: what runs later may overwrite what was
 freed earlier. A block that was used in other queues as well waits until a marker of each is past.
-Out of memory: what is kept goes back to the device, and the request is made once more.
+Out of memory: what is kept goes back to the device, and the request is made once more. What a
+block of memory is (an address, a buffer, a NumPy array) is for `request` to say.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Block:
 
     __slots__ = ("__weakref__", "address", "pool", "queues", "size")
 
-    def __init__(self, pool: Pool, address: int, size: int) -> None:
+    def __init__(self, pool: Pool, address: Any, size: int) -> None:
         self.pool, self.address, self.size = pool, address, size
         self.queues: set[Any] | None = None  # where it was used besides the device's own queue
 
@@ -54,19 +55,21 @@ class Block:
 class Pool:
     """`request(nbytes)` gives an address or None, `release(address)` takes it back.
 
-    `mark(queue)` makes a marker, `is_past(marker)` asks for it; `limit` caps what is held.
+    `mark(queue)` makes a marker, `is_past(marker)` asks for it; `limit` caps what is held, `keep`
+    what is kept for reuse (0: no cap). `free_memory` is None where the device does not tell.
     """
 
     device: str
-    request: Callable[[int], int | None]
-    release: Callable[[int], None]
+    request: Callable[[int], Any]
+    release: Callable[[Any], None] = lambda address: None
     mark: Callable[[Any], Any] = lambda queue: None
     is_past: Callable[[Any], bool] = lambda marker: True
     wait: Callable[[], None] = lambda: None
-    free_memory: Callable[[], int] = lambda: 0
+    free_memory: Callable[[], int | None] = lambda: None
     limit: Callable[[], int] = lambda: 0
-    free: dict[int, list[int]] = field(default_factory=dict)
-    waiting: list[tuple[int, int, Sequence[Any]]] = field(default_factory=list)
+    keep: int = 0
+    free: dict[int, list[Any]] = field(default_factory=dict)
+    waiting: list[tuple[Any, int, Sequence[Any]]] = field(default_factory=list)
     in_use: int = 0
     cached: int = 0
     peak: int = 0
@@ -85,17 +88,16 @@ class Pool:
                 self.collect()
             kept = self.free.get(size)
             if kept:
-                address: int | None = kept.pop()
+                address = kept.pop()
                 self.cached -= size
                 self.reused += 1
             else:
                 address = self.fresh(size, nbytes)
-            assert address is not None
             self.in_use += size
             self.peak = max(self.peak, self.in_use)
             return Block(self, address, size)
 
-    def fresh(self, size: int, nbytes: int) -> int:
+    def fresh(self, size: int, nbytes: int) -> Any:
         """New memory of the device; where there is none, what is kept is given back first."""
         address = None if self.over(size) else self.request(size)
         if address is None:
@@ -104,11 +106,12 @@ class Pool:
             self.empty()
             address = None if self.over(size) else self.request(size)
         if address is None:
-            limit = self.limit()
+            limit, left = self.limit(), self.free_memory()
+            free = "" if left is None else f", {left:,} free"
             cap = f", at most {limit:,} (memory_limit)" if limit else ""
             raise OutOfMemoryError(
                 f"{self.device} has no memory left: {nbytes:,} bytes asked for, {self.in_use:,} "
-                f"held by arrays, {self.free_memory():,} free{cap}"
+                f"held by arrays{free}{cap}"
             )
         return address
 
@@ -122,6 +125,9 @@ class Pool:
             return
         with self.lock:
             self.in_use -= block.size
+            if self.keep and self.cached + block.size > self.keep and not block.queues:
+                self.release(block.address)
+                return
             self.cached += block.size
             if block.queues:
                 markers = [self.mark(queue) for queue in block.queues]

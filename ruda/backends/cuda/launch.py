@@ -14,18 +14,17 @@ import math
 import struct
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ruda.backends.base import DeviceArray, Launch
+from ruda.backends.base import DeviceArray, Launch, tell_moved
 from ruda.backends.cpu import reports
 from ruda.backends.cuda.driver import INVALID_CONTEXT, Gpu, check, handle_of
 from ruda.dtypes import DType
-from ruda.errors import DeviceError, LaunchError, LaunchTypeError, LaunchValueError, LaunchWarning
+from ruda.errors import DeviceError, LaunchError, LaunchTypeError, LaunchValueError
 from ruda.jit import kernel
 from ruda.jit.types import ArrayType, intern, type_of
 from ruda.settings import settings
@@ -174,20 +173,6 @@ def check_limits(module: Module, launch: Launch) -> None:
 
 # ---- the general way -----------------------------------------------------------------------------
 
-_warned = False
-
-
-def _warn_once(name: str, nbytes: int) -> None:
-    global _warned
-    if not _warned:
-        _warned = True
-        warnings.warn(
-            f"launches on NumPy arrays copy them to the device and back: `{name}` moved "
-            f"{nbytes:,} bytes; ruda.to_device keeps them there (said once)",
-            LaunchWarning,
-            stacklevel=5,
-        )
-
 
 @dataclass(slots=True)
 class Span:
@@ -262,7 +247,7 @@ class General:
         if spans or registered or len(gpu.pending) > 16:
             gpu.synchronize_stream(handle)
         if moved:
-            _warn_once(module.name, moved)
+            tell_moved(module.name, moved)
 
     def argument(self, k: int, value: Any) -> Any:
         """An argument as it is, if the kernel was made for it; LaunchTypeError."""

@@ -23,6 +23,7 @@ from ruda.backends.base import (
     Source,
     Storage,
     Stream,
+    tell_moved,
 )
 from ruda.backends.wgpu import adapter as adapters
 from ruda.backends.wgpu.widths import Widths, spans, start_of
@@ -176,7 +177,17 @@ class WgpuBackend(HostMemory):
         """WebGPU does not tell: what one buffer may have, less what is in use."""
         number = number_of(device)
         whole = int(adapter_of(number).limits["max-buffer-size"])
-        return max(0, whole - queue_of(number).used), whole
+        return max(0, whole - queue_of(number).pool.in_use), whole
+
+    def memory_statistics(self, device: str) -> Mapping[str, int]:
+        """Bytes in use, kept for reuse, the most ever in use; counts of requests."""
+        return queue_of(number_of(device)).pool.statistics()
+
+    def empty_cache(self, device: str) -> None:
+        """Give memory that no array holds back to the device."""
+        queue = queue_of(number_of(device))
+        queue.trim()
+        queue.pool.empty()
 
 
 class WgpuStream(Stream):
@@ -452,15 +463,19 @@ def execute(module: Module, launch: Launch, arguments: Sequence[Any]) -> None:
         group = bind(form, queue, groups, report, len(block))
         queue.dispatch(pipeline, group, block, counts, (groups, report, group))
         written = dict(zip((k for k, _ in module.arrays), options["written"], strict=True))
+        moved = sum(m.high - m.low for m in groups if m.host)
         copied = False
         for m in groups:
             if m.host and m.high > m.low and any(written[k] for k in m.members):
                 copy_back(queue, m, [arguments[k] for k in m.members if is_written(module, k)])
                 copied = True
+                moved += m.high - m.low
         if any(m.host for m in groups) and not copied:
             queue.wait()
         if report is not None:
             tell(module, launch, queue, report)
+    if moved:
+        tell_moved(name, moved)
 
 
 def is_written(module: Module, k: int) -> bool:
@@ -518,17 +533,19 @@ def bind(form: Form, queue: Any, groups: Sequence[Memory], report: Any, size: in
     buffers = [m.buffer for m in groups] + constants + ([report] if report is not None else [])
     sizes = [max(4, -(-(m.high - m.low) // 4) * 4) for m in groups]
     sizes += [b.size for b in constants] + ([report.size] if report is not None else [])
-    key = tuple((id(b.gpu), n) for b, n in zip(buffers, sizes, strict=True))
+    key = tuple((id(b.address), n) for b, n in zip(buffers, sizes, strict=True))
     found = form.groups.get(key)
     if found is None:
         if len(form.groups) >= MAX_GROUPS:
             form.groups.pop(next(iter(form.groups)))
         rows = [{"binding": 0, "resource": {"buffer": queue.ring, "offset": 0, "size": size}}]
         for k, (b, n) in enumerate(zip(buffers, sizes, strict=True)):
-            rows.append({"binding": k + 1, "resource": {"buffer": b.gpu, "offset": 0, "size": n}})
+            rows.append(
+                {"binding": k + 1, "resource": {"buffer": b.address, "offset": 0, "size": n}}
+            )
         group = queue.device.create_bind_group(layout=form.layout, entries=rows)
         # The key's ids are good as long as the entry holds the buffers.
-        found = form.groups[key] = group, [b.gpu for b in buffers]
+        found = form.groups[key] = group, [b.address for b in buffers]
     return found[0]
 
 

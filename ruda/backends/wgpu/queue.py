@@ -11,14 +11,15 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from ruda.backends.pool import Block, Pool, bucket
 from ruda.backends.wgpu import adapter as adapters
 from ruda.errors import DeviceError, OutOfMemoryError
+from ruda.settings import settings
 
 SLOT = 256  # alignment of dynamic offsets
 SLOTS = 1024  # parameter blocks of a batch
@@ -26,28 +27,6 @@ BATCH = 256  # dispatches of a batch
 SMALL = 1 << 16  # bytes that are written without a thought about staging memory
 WRITES = 1 << 25  # bytes of pending writes after which a submit frees their staging memory
 IN_FLIGHT = 8  # submits before the host waits
-
-
-def bucket(nbytes: int) -> int:
-    """Sizes of buffers: 256 bytes, then four steps an octave.
-
-    >>> bucket(1), bucket(257), bucket(1025)
-    (256, 320, 1280)
-    """
-    if nbytes <= 256:
-        return 256
-    step = 1 << max(0, (nbytes - 1).bit_length() - 3)
-    return -(-nbytes // step) * step
-
-
-class Buffer:
-    """Memory of a device; it goes back to the pool when nothing holds it."""
-
-    __slots__ = ("__weakref__", "gpu", "size")
-
-    def __init__(self, queue: Queue, gpu: Any, size: int) -> None:
-        self.gpu, self.size = gpu, size
-        weakref.finalize(self, queue.recycle, gpu, size).atexit = False
 
 
 class Queue:
@@ -63,10 +42,15 @@ class Queue:
             raise DeviceError(f"{adapter.info['device']} gives no device: {error}") from error
         self.lock = threading.RLock()
         self.process = os.getpid()
-        self.free: dict[int, list[Any]] = {}
         self.staging: dict[int, list[Any]] = {}
-        self.held = 0  # bytes of all buffers, free ones too
-        self.used = 0  # bytes of buffers that somebody holds
+        # A buffer may be used again at once: the queue keeps its order. Dropping one that is
+        # recorded is safe, too: the encoder holds it.
+        self.pool = Pool(
+            str(adapter.info["device"]),
+            request=self.request,
+            wait=self.trim,
+            limit=lambda: settings.memory_limit,
+        )
         self.encoder: Any = None
         self.compute: Any = None
         self.pipeline: Any = None
@@ -84,50 +68,36 @@ class Queue:
         try:
             return self.device.create_buffer(size=size, usage=usage)
         except Exception as error:
-            free = sum(s * len(b) for s, b in self.free.items())
             raise OutOfMemoryError(
-                f"{self.adapter.info['device']} has no buffer of {size} bytes "
-                f"({self.used} in use, {free} kept free): {_first_line(error)}"
+                f"{self.adapter.info['device']} has no buffer of {size:,} bytes "
+                f"({self.pool.in_use:,} held by arrays): {_first_line(error)}"
             ) from error
 
-    def allocate(self, nbytes: int) -> Buffer:
+    def request(self, size: int) -> Any:
+        """A new buffer for arrays; None where the driver has none."""
+        u = self.usage
+        try:
+            return self.create(size, u.STORAGE | u.COPY_SRC | u.COPY_DST)
+        except OutOfMemoryError:
+            return None
+
+    def allocate(self, nbytes: int) -> Block:
         """A buffer of at least `nbytes`."""
         size = bucket(max(nbytes, 4))
         limit = int(self.adapter.limits["max-buffer-size"])
         if size > limit:
             raise OutOfMemoryError(
-                f"{nbytes} bytes are more than a buffer of {self.adapter.info['device']} may have "
-                f"({limit})"
+                f"{nbytes:,} bytes are more than a buffer of {self.adapter.info['device']} may "
+                f"have ({limit:,})"
             )
         with self.lock:
             self.check()
-            idle = self.free.get(size)
-            if idle:
-                gpu = idle.pop()
-            else:
-                u = self.usage
-                usage = u.STORAGE | u.COPY_SRC | u.COPY_DST
-                try:
-                    gpu = self.create(size, usage)
-                except OutOfMemoryError:
-                    self.trim()
-                    gpu = self.create(size, usage)
-                self.held += size
-            self.used += size
-            return Buffer(self, gpu, size)
-
-    def recycle(self, gpu: Any, size: int) -> None:
-        """Called when a Buffer dies, on any thread; only appends."""
-        self.used -= size
-        self.free.setdefault(size, []).append(gpu)
+            return self.pool.allocate(nbytes)
 
     def trim(self) -> None:
-        """Give free buffers back to the driver."""
+        """Wait, and give staging buffers back to the driver."""
         with self.lock:
             self.wait()
-            for size, idle in self.free.items():
-                self.held -= size * len(idle)
-            self.free.clear()
             self.staging.clear()
 
     def check(self) -> None:
@@ -192,7 +162,7 @@ class Queue:
 
     # ---- copies
 
-    def write(self, buffer: Buffer, offset: int, data: np.ndarray[Any, Any]) -> None:
+    def write(self, buffer: Block, offset: int, data: np.ndarray[Any, Any]) -> None:
         """Bytes to the device, behind everything that was recorded before."""
         with self.lock:
             self.check()
@@ -204,12 +174,12 @@ class Queue:
                 whole = np.zeros(high - low, np.uint8) if inner is None else inner
                 whole[start - low : stop - low] = data
                 data = whole
-            self.device.queue.write_buffer(buffer.gpu, low, np.ascontiguousarray(data))
+            self.device.queue.write_buffer(buffer.address, low, np.ascontiguousarray(data))
             self.pending += data.size
             if self.pending > WRITES:
                 self.submit(self.device.create_command_encoder().finish())
 
-    def fill(self, buffer: Buffer, data: np.ndarray[Any, Any]) -> None:
+    def fill(self, buffer: Block, data: np.ndarray[Any, Any]) -> None:
         """Bytes to a new buffer from its start."""
         with self.lock:
             self.check()
@@ -217,23 +187,23 @@ class Queue:
             rest = -data.size % 4
             if rest:
                 data = np.concatenate([data, np.zeros(rest, np.uint8)])
-            self.device.queue.write_buffer(buffer.gpu, 0, data)
+            self.device.queue.write_buffer(buffer.address, 0, data)
             self.pending += data.size
             if self.pending > WRITES:
                 self.submit(self.device.create_command_encoder().finish())
 
-    def read(self, buffer: Buffer, offset: int, out: np.ndarray[Any, Any]) -> None:
+    def read(self, buffer: Block, offset: int, out: np.ndarray[Any, Any]) -> None:
         """Bytes from the device; done when it returns."""
         low, high = offset & ~3, -(-(offset + out.size) // 4) * 4
         found = self.read_words(buffer, low, high - low)
         out[:] = found[offset - low : offset - low + out.size]
 
-    def read_words(self, buffer: Buffer, offset: int, nbytes: int) -> np.ndarray[Any, Any]:
+    def read_words(self, buffer: Block, offset: int, nbytes: int) -> np.ndarray[Any, Any]:
         with self.lock, self.mapped(buffer, offset, nbytes) as data:
             return np.frombuffer(data, np.uint8).copy()
 
     @contextlib.contextmanager
-    def mapped(self, buffer: Buffer, offset: int, nbytes: int) -> Iterator[Any]:
+    def mapped(self, buffer: Block, offset: int, nbytes: int) -> Iterator[Any]:
         """Words of a buffer, seen by the host through a pooled staging buffer."""
         self.check()
         self.flush()
@@ -242,7 +212,7 @@ class Queue:
         u = self.usage
         stage = idle.pop() if idle else self.create(size, u.MAP_READ | u.COPY_DST)
         encoder = self.device.create_command_encoder()
-        encoder.copy_buffer_to_buffer(buffer.gpu, offset, stage, 0, nbytes)
+        encoder.copy_buffer_to_buffer(buffer.address, offset, stage, 0, nbytes)
         self.submit(encoder.finish())
         stage.map_sync("READ")
         try:

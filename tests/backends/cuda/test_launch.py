@@ -12,7 +12,6 @@ import pytest
 import ruda
 from ruda import backends
 from ruda.backends.cuda import driver
-from ruda.backends.cuda import launch as launching
 from ruda.errors import (
     DeviceError,
     LaunchError,
@@ -93,7 +92,7 @@ def test_only_written_arrays_come_back(fake):
 
 
 def test_moved_bytes_are_told_once(fake, monkeypatch):
-    monkeypatch.setattr(launching, "_warned", False)
+    monkeypatch.setattr(backends.base, "_moved", False)
     compute(fake)
     kernel, x = saxpy_kernel(), np.ones(10, np.float32)
     with pytest.warns(LaunchWarning, match=r"`saxpy` moved 160 bytes") as found:
