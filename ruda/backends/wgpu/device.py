@@ -181,7 +181,8 @@ class WgpuBackend(HostMemory):
 
     def memory_statistics(self, device: str) -> Mapping[str, int]:
         """Bytes in use, kept for reuse, the most ever in use; counts of requests."""
-        return queue_of(number_of(device)).pool.statistics()
+        found: Mapping[str, int] = queue_of(number_of(device)).pool.statistics()
+        return found
 
     def empty_cache(self, device: str) -> None:
         """Give memory that no array holds back to the device."""
