@@ -128,6 +128,20 @@ def to_device(
     return to
 
 
+def from_dlpack(x: Any) -> DeviceArray:
+    """The array of another library as ruda's, at the same memory: NumPy, PyTorch, JAX, CuPy, ...
+
+    >>> import numpy as np, ruda
+    >>> x = np.arange(3.0)
+    >>> d = ruda.from_dlpack(x)
+    >>> d[1] = 7; x
+    array([0., 7., 2.])
+    """
+    from ruda.backends import interop
+
+    return interop.from_dlpack(x)
+
+
 def _host_array(obj: Any) -> np.ndarray[Any, Any]:
     if isinstance(obj, (np.ndarray, np.generic)):
         return np.asarray(obj)
@@ -525,7 +539,7 @@ def defer_cleanup() -> Iterator[None]:
 __all__ = [
     "In", "InOut", "Out", "close", "current_context", "default_stream", "defer_cleanup", "detect",
     "device", "device_array", "device_array_like", "empty_cache", "event", "event_elapsed_time",
-    "external_stream", "get_current_device", "gpus", "is_available", "list_devices",
+    "external_stream", "from_dlpack", "get_current_device", "gpus", "is_available", "list_devices",
     "managed_array", "mapped", "mapped_array", "mapped_array_like", "memory_statistics", "pinned",
     "pinned_array",
     "pinned_array_like", "select_device", "set_default_device", "stream", "synchronize",

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1] / "ruda"
 BASE = ("dtypes", "errors", "settings")
 LAYERS = {
     "base": (BASE, ()),
-    "contract": (("backends.base", "backends.pool"), ("base",)),
+    "contract": (("backends.base", "backends.pool", "backends.interop"), ("base",)),
     # The registry imports backends by their names in a table, so no import points at one.
     "registry": (("backends",), ("base", "contract")),
     "jit": (("jit.*",), ("base", "contract", "registry")),
@@ -39,6 +39,7 @@ EXCEPTIONS = {
     ("dtypes", "jit.intrinsics"): "float32(x) on the host converts as kernels do",
     ("dtypes", "jit.types"): "float32[:] is a type of the kernel language",
     ("backends.base", "backends"): "a pickled array finds the backend of its device",
+    ("backends.interop", "backends"): "an array of a GPU finds its backend",
     ("backends.base", "porting"): "attributes that numba-cuda has are refused with a hint",
     ("backends.wgpu.device", "backends.cpu.reports"): "reports have one form on all devices",
     ("backends.ascend.device", "backends.cpu.reports"): "reports have one form on all devices",

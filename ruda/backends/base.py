@@ -150,6 +150,7 @@ class Storage:
     owner: Any
     on_host: bool
     arrays: list[weakref.ref[DeviceArray]] = field(default_factory=list)  # those that see it
+    readonly: bool = False  # another library's memory that must not be written
 
     def seen_by(self, array: DeviceArray) -> None:
         if len(self.arrays) > 64:
@@ -330,6 +331,8 @@ class DeviceArray:
         if storage.owner is None:
             raise freed(storage.device)
         self._shadow = _at(storage.address + offset, shape, dtype, self.strides, storage.owner)
+        if storage.readonly:
+            self._shadow.flags.writeable = False
         storage.seen_by(self)
 
     def free(self) -> None:
@@ -477,6 +480,7 @@ class DeviceArray:
 
     def __setitem__(self, key: Any, value: Any) -> None:
         target = self._view(self._select(key))
+        self._writable()
         data = value.copy_to_host() if isinstance(value, DeviceArray) else np.asarray(value)
         if target.storage.on_host:
             target._shadow[...] = data
@@ -534,6 +538,7 @@ class DeviceArray:
         """Take the elements of a host or device array of the same shape and dtype."""
         source = ary if isinstance(ary, DeviceArray) else np.asarray(ary)
         self._compatible(source, "copied from")
+        self._writable()
         data = ary.copy_to_host(stream=stream) if isinstance(ary, DeviceArray) else source
         if self.storage.on_host:
             self._shadow[...] = data.reshape(self.shape)
@@ -554,6 +559,10 @@ class DeviceArray:
             raw = whole.ravel(order="K").view(np.uint8)
         if raw.size:
             self._backend.write(self.storage, low, raw, stream)
+
+    def _writable(self) -> None:
+        if self.storage.readonly:
+            raise ValueError("this array is another library's, and read-only")
 
     def _compatible(self, other: Any, verb: str) -> None:
         squeezed = [n for n in other.shape if n != 1]
@@ -604,12 +613,31 @@ class DeviceArray:
         host = self._shadow if self.storage.on_host else self.copy_to_host()
         return np.array(host, dtype, copy=copy)
 
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.__ruda_host__.__dlpack__(**options)
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        if not self.device.startswith("cuda"):
+            raise AttributeError(f"an array of {self.device} has no __cuda_array_interface__")
+        from ruda.backends import interop
+
+        return interop.cuda_array_interface(self)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A DLPack capsule: the memory itself, for any library that takes it."""
+        from ruda.backends import interop
+
+        return interop.export(self, stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        kind, number = self.__ruda_host__.__dlpack_device__()
-        return int(kind), int(number)
+        from ruda.backends import interop
+
+        return interop.dlpack_device(self)
 
     def __reduce__(self) -> Any:
         return _rebuild_array, (self.copy_to_host(), self.device)

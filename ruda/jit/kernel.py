@@ -613,7 +613,7 @@ class Configured:
         kernel = self.kernel
         arguments = kernel.bind(arguments, named)
         values = [
-            a if type(a) in PLAIN or type(a) is DeviceArray else getattr(a, "__ruda_argument__", a)
+            a if type(a) in PLAIN or type(a) is DeviceArray else _argument(a, self.launch.stream)
             for a in arguments
         ]
         kinds = argument_kinds(values, kernel.constexprs)
@@ -681,6 +681,19 @@ class Configured:
 def _state() -> tuple[int, object]:
     """The settings of this context, and the last change of any: launchers are made for both."""
     return id(settings.state()), settings.changes["last"]
+
+
+def _argument(value: Any, stream: Any) -> Any:
+    """An argument of another kind: a hint, another library's array, or as it is."""
+    if isinstance(value, (np.ndarray, np.generic, tuple, str, int, float, types.NoneType)):
+        return value
+    given = getattr(value, "__ruda_argument__", None)
+    if given is not None:
+        return given
+    from ruda.backends import interop
+
+    found = interop.foreign(value, stream)
+    return value if found is None else found
 
 
 def _on_host(value: Any) -> bool:

@@ -338,7 +338,8 @@ def _known_element(dtype: np.dtype[Any]) -> ElementType:
 def _device_array_type(value: Any, name: str) -> ArrayType:
     layout = "C" if value.is_c_contiguous() else "A"
     element = _element(value.dtype, name, "an array")
-    return intern(ArrayType(element, value.ndim, layout, aligned=value.is_aligned))
+    readonly = value.storage.readonly
+    return intern(ArrayType(element, value.ndim, layout, readonly, aligned=value.is_aligned))
 
 
 _INTERNED: dict[ArrayType, ArrayType] = {}

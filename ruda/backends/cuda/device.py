@@ -23,6 +23,7 @@ from ruda.backends.base import (
     Storage,
     Stream,
 )  # fmt: skip
+from ruda.backends.cuda.driver import check
 from ruda.errors import DeviceError, DeviceNotFoundError
 from ruda.settings import settings
 
@@ -221,6 +222,29 @@ class CudaBackend:
         from ruda.backends.cuda.driver import CudaEvent
 
         return CudaEvent(self.gpu(device), timing)
+
+    def order(self, device: str, first: int, then: int) -> None:
+        """Let a stream wait for what another has been given; both by their addresses."""
+        if first == then or {first, then} <= {0, 1}:  # both name the legacy default stream
+            return
+        gpu = self.gpu(device)
+        gpu.use()
+        event = check(gpu.driver.cuEventCreate(2))  # without times
+        check((*gpu.driver.cuEventRecord(event, first), None))
+        check((*gpu.driver.cuStreamWaitEvent(then, event, 0), None))
+        check((*gpu.driver.cuEventDestroy(event), None))
+
+    def hand_over(self, storage: Storage, stream: int) -> None:
+        """Let another library's stream wait for all that writes a piece of memory."""
+        for handle in {0, *(getattr(storage.owner, "queues", None) or ())}:
+            self.order(storage.device, handle, stream)
+
+    def device_of(self, address: int) -> str:
+        """The GPU whose memory an address lies in."""
+        gpu = self.gpu("cuda")
+        gpu.use()
+        kind = gpu.driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        return f"cuda:{int(check(gpu.driver.cuPointerGetAttribute(kind, address)))}"
 
     def synchronize(self, device: str) -> None:
         """Wait until all work of the device is done; its errors and reports come here."""

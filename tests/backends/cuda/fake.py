@@ -46,7 +46,7 @@ FUNCTION = {
 class FakeDriver:
     """The calls of `cuda.bindings.driver` that ruda makes."""
 
-    CUdevice_attribute = CUfunction_attribute = CUstreamCaptureMode = _Names()
+    CUdevice_attribute = CUpointer_attribute = CUfunction_attribute = CUstreamCaptureMode = _Names()
     CUresult = Code
 
     def __init__(self, devices: int = 1, memory: int = 1 << 30) -> None:
@@ -146,6 +146,9 @@ class FakeDriver:
 
     def cuMemHostGetDevicePointer(self, address: int, flags: int) -> Any:
         return Code(0), address
+
+    def cuPointerGetAttribute(self, kind: str, address: int) -> Any:
+        return Code(0), 0
 
     def cuMemGetInfo(self) -> Any:
         return Code(0), self.memory - self.used, self.memory
