@@ -43,6 +43,7 @@ EXCEPTIONS = {
     ("backends.base", "porting"): "attributes that numba-cuda has are refused with a hint",
     ("backends.wgpu.device", "backends.cpu.reports"): "reports have one form on all devices",
     ("backends.ascend.device", "backends.cpu.reports"): "reports have one form on all devices",
+    ("backends.ascend.npu", "backends.cpu.reports"): "reports have one form on all devices",
     **{
         (f"backends.{target}.formulas", f"backends.cpu.{name}"): "a function has one formula"
         for target in ("wgpu", "ascend")

@@ -21,6 +21,7 @@ MODULES = {
     "sim": "ruda.backends.sim",
     "wgpu": "ruda.backends.wgpu.device",
     "cuda": "ruda.backends.cuda.device",
+    "ascend": "ruda.backends.ascend.npu",
     "ascend-twin": "ruda.backends.ascend.device",
 }
 

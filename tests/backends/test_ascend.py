@@ -2,6 +2,7 @@
 
 import math
 import re
+import subprocess
 from dataclasses import replace
 
 import numpy as np
@@ -325,3 +326,97 @@ def test_memory_of_the_device():
         assert d.device == "ascend-twin:950"
         saxpy[1, 4](2.0, d, d, d)
     np.testing.assert_array_equal(d.copy_to_host(), [0, 3, 6, 9])
+
+
+# ---- an NPU, with stand-ins for CANN's compiler and library --------------------------------------
+
+LIBRARY = """
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+static int used;
+int in_use(void) { return used; }
+int aclInit(const char* path) { return 0; }
+int aclrtGetDeviceCount(uint32_t* n) { *n = 1; return 0; }
+int aclrtSetDevice(int32_t k) { return k != 0; }
+int aclrtCreateStream(void** s) { *s = &used; return 0; }
+int aclrtSynchronizeStream(void* s) { return s != &used; }
+int aclrtMalloc(void** p, size_t n, int policy) {
+    if (n > (1u << 30)) return 207001;
+    ++used;
+    return (*p = malloc(n)) == 0;
+}
+int aclrtFree(void* p) { --used; free(p); return 0; }
+int aclrtMemcpy(void* to, size_t room, const void* from, size_t n, int kind) {
+    if (n > room || (kind != 1 && kind != 2)) return 100000;
+    memcpy(to, from, n);
+    return 0;
+}
+int aclrtGetMemInfo(int kind, size_t* free, size_t* total) { *free = 1; *total = 2; return 0; }
+const char* aclGetRecentErrMsg(void) { return "told by CANN"; }
+"""
+COMPILER = """#!/bin/sh
+for option; do case $option in --npu-arch=dav-3510|--enable-simt) ;;
+  *.asc) set -- "$@" -x c++ "$option" ;; *) set -- "$@" "$option" ;; esac; shift; done
+exec g++ -I{twin} "$@"
+"""
+
+
+@pytest.fixture
+def npu(tmp_path, monkeypatch):
+    """The device `ascend:0` on CANN's stand-ins; the emulation's runtime plays the chip."""
+    from ruda.backends.ascend import npu as module
+
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "lib64").mkdir()
+    script = tmp_path / "bin" / "bisheng"
+    script.write_text(COMPILER.replace("{twin}", str(compiler.FOLDER / "twin")))
+    script.chmod(0o755)
+    code = tmp_path / "acl.c"
+    code.write_text(LIBRARY)
+    library = tmp_path / "lib64" / "libascendcl.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", str(code), "-o", str(library)], check=True)
+    monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
+    compiler.runtime()
+    backends.find.cache_clear()
+    with ruda.config(device="ascend:0"):
+        yield module
+    backends.find.cache_clear()
+
+
+def test_npu_runs_kernels(npu, capsys):
+    assert [d.name for d in npu.BACKEND.devices()] == ["ascend:0"]
+    x = np.arange(100, dtype=np.float32)
+    saxpy[4, 32](2.0, x, x[::-1].copy(), x)  # one argument is another
+    np.testing.assert_array_equal(x, 2 * np.arange(100) + np.arange(100)[::-1])
+    d = ruda.to_device(np.arange(64, dtype=np.float32))
+    reverse[1, 64](d)
+    np.testing.assert_array_equal(d.copy_to_host(), np.arange(64)[::-1])
+    with pytest.raises(KernelAssertionError):
+        told[3, 2](np.arange(6, dtype=np.float32))
+    assert capsys.readouterr().out.count("thread") == 6
+
+
+def test_npu_gives_memory_back_and_tells_errors(npu):
+    used = npu.cann().library.in_use
+    before = used()
+    d = ruda.to_device(np.zeros(9))
+    reverse[1, 64](np.zeros(64, np.float32))
+    assert used() == before + 1
+    del d
+    assert used() == before
+    with pytest.raises(ruda.errors.OutOfMemoryError, match="207001: told by CANN"):
+        ruda.device_array(1 << 28, np.float64)
+
+
+def test_no_cann(monkeypatch):
+    monkeypatch.delenv("ASCEND_HOME_PATH", raising=False)
+    with pytest.raises(DeviceNotFoundError, match="ASCEND_HOME_PATH is not set"):
+        backends.find.__wrapped__("ascend:0")
+    assert "saxpy" in saxpy.source("ascend", "f32", "f32[:]", "f32[:]", "f32[:]")
+
+
+def test_cann_without_library(monkeypatch, tmp_path):
+    monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
+    with pytest.raises(DeviceNotFoundError, match="no libascendcl"):
+        backends.find.__wrapped__("ascend:0")

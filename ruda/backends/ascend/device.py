@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ruda.backends.ascend import compile as compiler
-from ruda.backends.base import Binary, DeviceInfo, HostMemory, Launch, Source
+from ruda.backends.base import Binary, DeviceArray, DeviceInfo, HostMemory, Launch, Source
 from ruda.errors import (
     CheckError,
     DeviceNotFoundError,
@@ -87,14 +87,7 @@ class TwinBackend(HostMemory):
         return emit_source(function, target)
 
     def compile(self, source: Source, target: Mapping[str, Any]) -> Binary:
-        from ruda.backends.cpu.reports import pack_sites
-
-        metadata = {
-            **source.options,
-            "sites": pack_sites(source.sites),
-            "lines": len(source.lines),
-        }
-        return Binary(compiler.compile_source(source), metadata)
+        return Binary(compiler.compile_source(source), describe(source))
 
     def resolves(self, symbol: str) -> bool:
         return True
@@ -116,6 +109,13 @@ class TwinBackend(HostMemory):
 
         run.is_native = False  # type: ignore[attr-defined]
         return run
+
+
+def describe(source: Source) -> dict[str, Any]:
+    """What a launch needs to know of a text, for the disk cache."""
+    from ruda.backends.cpu.reports import pack_sites
+
+    return {**source.options, "sites": pack_sites(source.sites), "lines": len(source.lines)}
 
 
 def emit_source(function: Function, target: Mapping[str, Any]) -> Source:
@@ -172,14 +172,9 @@ def check_launch(name: str, metadata: Mapping[str, Any], launch: Launch) -> None
 def execute(module: Module, launch: Launch, arguments: Sequence[Any]) -> None:
     """Pack the words of a launch, run it, tell what it reported."""
     from ruda.backends.cpu import reports
-    from ruda.jit.interpret import array_argument, evaluate_prologue
 
     f = module.function
-    values = [
-        array_argument(f, p, getattr(a, "__ruda_host__", a)) if isinstance(p, Array) else a
-        for p, a in zip(f.parameters, arguments, strict=True)
-    ]
-    scalars = evaluate_prologue(f, values) if module.scalars else {}
+    values, scalars = prepared(module, arguments)
     report = reports.buffer(settings.report_bytes) if module.sites else None
     words = pack(module, launch, values, scalars, report)
     if module.library.ruda_launch(words.ctypes.data, None):
@@ -188,12 +183,34 @@ def execute(module: Module, launch: Launch, arguments: Sequence[Any]) -> None:
         reports.tell(report, module.sites, launch, f.name, module.warned)
 
 
+def prepared(module: Module, arguments: Sequence[Any]) -> tuple[list[Any], Mapping[str, Any]]:
+    """Checked arguments, those that the host can reach as NumPy arrays; the scalars by name."""
+    from ruda.jit.interpret import array_argument, evaluate_prologue
+
+    f = module.function
+    values: list[Any] = []
+    for p, a in zip(f.parameters, arguments, strict=True):
+        a = getattr(a, "__ruda_host__", a)
+        if isinstance(p, Array) and not isinstance(a, DeviceArray):
+            a = array_argument(f, p, a)
+        values.append(a)
+    return values, evaluate_prologue(f, values) if module.scalars else {}
+
+
+def span(a: np.ndarray[Any, Any]) -> list[int]:
+    """Address, and the first and the one behind the last byte that belong to an array."""
+    low, high = np.lib.array_utils.byte_bounds(a)
+    start = a.__array_interface__["data"][0]
+    return [start, low, low if a.size == 0 else high]
+
+
 def pack(
     module: Module,
     launch: Launch,
     arguments: Sequence[Any],
     scalars: Mapping[str, Any],
     report: Any,
+    span: Callable[[Any], list[int]] = span,
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The words of a launch: see `ascend.emit`."""
     words: list[int] = [*launch.grid, *launch.block, 0, launch.shared_bytes]
@@ -212,13 +229,6 @@ def pack(
             case "scalar":
                 words += scalar_words(scalars[rest[0]], rest[1])
     return np.array([w % (1 << 64) for w in words], np.uint64).view(np.int64)
-
-
-def span(a: np.ndarray[Any, Any]) -> list[int]:
-    """Address, and the first and the one behind the last byte that belong to an array."""
-    low, high = np.lib.array_utils.byte_bounds(a)
-    start = a.__array_interface__["data"][0]
-    return [start, low, low if a.size == 0 else high]
 
 
 def scalar_words(value: Any, kind: str) -> list[int]:
