@@ -80,7 +80,7 @@ def places(text: str) -> tuple[str, dict[int, Place]]:
     lines, found, current = text.split("\n"), {}, None
     for number, line in enumerate(lines, 1):
         if match := _LINE.match(line):
-            file = match[2].replace("\\\\", "\\") if match[2] is not None else None
+            file = match[2] and re.sub(r"\\(.)", r"\1", match[2])
             current = Place(file or (current.file if current else "<unknown>"), int(match[1]))
             lines[number - 1] = ""
         elif current:
@@ -138,6 +138,7 @@ def _error_of(output: str, source: Path, found: dict[int, Place]) -> CompileErro
 
 _lock = threading.Lock()
 _runtime: ctypes.CDLL | None = None
+built = False  # whether this process compiled the runtime
 
 
 def runtime() -> ctypes.CDLL:
@@ -150,6 +151,7 @@ def runtime() -> ctypes.CDLL:
 
 
 def _runtime_bytes() -> bytes:
+    global built
     parts = {"name": "ascend-twin-runtime", "twin": fingerprint()}
     key = cache.key_of(parts)
     if entry := cache.lookup(key, parts=parts):
@@ -160,6 +162,7 @@ def _runtime_bytes() -> bytes:
         source = Path(folder, "runtime.cpp")
         source.write_text(text)
         payload = _compile(source, RUNTIME_FLAGS, {})
+    built = True
     cache.store(key, cache.Entry(payload, {}), parts=parts)
     return payload
 

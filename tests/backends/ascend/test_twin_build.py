@@ -1,0 +1,70 @@
+"""Compiling the twin: at its first use, kept for the next process, and refused in clear words."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ruda.backends.ascend.twin import build
+from ruda.errors import DeviceError
+
+START = "from ruda.backends.ascend.twin import build; build.runtime(); print(build.built)"
+
+
+def start(folder):
+    environment = os.environ | {"RUDA_CACHE_DIR": str(folder), "RUDA_CACHE": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", START], env=environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def test_processes_that_build_at_once_leave_one_runtime(tmp_path):
+    processes = [start(tmp_path) for _ in range(2)]
+    for process in processes:
+        output, errors = process.communicate(timeout=120)
+        assert (process.returncode, errors) == (0, "")
+    assert len(list(tmp_path.rglob("*.ruda"))) == 1
+    output, errors = start(tmp_path).communicate(timeout=120)
+    assert (output, errors) == ("False\n", "")  # from the cache
+    kept = next(tmp_path.rglob("*.ruda"))
+    kept.write_bytes(kept.read_bytes()[:-100])  # damaged: built again
+    output, errors = start(tmp_path).communicate(timeout=120)
+    assert (output, errors) == ("True\n", "")
+
+
+@pytest.fixture
+def no_memory():
+    build.compiler.cache_clear()
+    yield
+    build.compiler.cache_clear()
+
+
+def test_no_compiler(no_memory, monkeypatch, tmp_path):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DeviceError, match=r"needs a C\+\+17 compiler; there is none of g\+\+"):
+        build.compiler()
+
+
+def test_a_compiler_that_is_not_there(no_memory, monkeypatch):
+    monkeypatch.setenv("CXX", "/nowhere/c++")
+    with pytest.raises(DeviceError, match=r"CXX='/nowhere/c[+][+]' is not a compiler that runs"):
+        build.compiler()
+
+
+def test_a_library_that_is_none():
+    with pytest.raises(DeviceError, match="cannot be loaded"):
+        build.open_library(b"not a library")
+
+
+def test_lines_of_the_text_keep_their_numbers():
+    text = 'a\n#line 10 "x y.py"\nb\n# line 20\nc\n  #line 3 "q\\"uote.py"\nd'
+    plain, places = build.places(text)
+    assert plain == "a\n\nb\n\nc\n\nd"
+    assert {k: (p.file, p.line) for k, p in places.items()} == {
+        3: ("x y.py", 10),
+        5: ("x y.py", 20),
+        7: ('q"uote.py', 3),
+    }
