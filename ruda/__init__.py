@@ -121,6 +121,7 @@ from ruda.jit.language import (
 )
 from ruda.jit.types import void
 from ruda.jit.ufuncs import Reduce, guvectorize, reduce, vectorize
+from ruda.profiling import profile, timeit
 from ruda.settings import config
 
 __version__ = "0.1.0"
@@ -206,6 +207,7 @@ __all__ = [
     "pinned_array",
     "pinned_array_like",
     "popc",
+    "profile",
     "random",
     "reduce",
     "rint",
@@ -233,6 +235,7 @@ __all__ = [
     "threadfence",
     "threadfence_block",
     "threadfence_system",
+    "timeit",
     "to_device",
     "uint8",
     "uint16",

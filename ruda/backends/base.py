@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from ruda.jit.ir import Function
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+# Running profiles: told of launches, copies and compilations. Who changes it calls
+# `settings.changed()`, as launchers are made with or without them.
+observers: list[Any] = []
 KEPT = 1 << 28  # bytes of the host's memory that are kept for new arrays
 
 
@@ -523,7 +526,8 @@ class DeviceArray:
         low, nbytes = self._span()
         out = np.empty(nbytes, np.uint8)
         if nbytes:
-            self._backend.read(self.storage, low, out, stream)
+            with observed("copy", "to the host", self.device, stream, nbytes):
+                self._backend.read(self.storage, low, out, stream)
         return np.ndarray(self.shape, self.dtype, out, self.offset - low, self.strides)
 
     def _span(self) -> tuple[int, int]:
@@ -558,7 +562,8 @@ class DeviceArray:
             low = self.offset
             raw = whole.ravel(order="K").view(np.uint8)
         if raw.size:
-            self._backend.write(self.storage, low, raw, stream)
+            with observed("copy", "to the device", self.device, stream, raw.size):
+                self._backend.write(self.storage, low, raw, stream)
 
     def _writable(self) -> None:
         if self.storage.readonly:
@@ -662,6 +667,18 @@ class DeviceArray:
 
 def freed(device: str) -> DeviceError:
     return DeviceError(f"this array of {device} was freed: its memory may be another's by now")
+
+
+def observed(
+    kind: str, name: str, device: str, stream: Stream | None = None, nbytes: int = 0
+) -> contextlib.AbstractContextManager[Any]:
+    """A region that running profiles note."""
+    if not observers:
+        return contextlib.nullcontext()
+    stack = contextlib.ExitStack()
+    for observer in tuple(observers):
+        stack.enter_context(observer.activity(kind, name, device, stream, nbytes))
+    return stack
 
 
 _moved = False

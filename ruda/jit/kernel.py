@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, overload
 import numpy as np
 
 from ruda import backends
-from ruda.backends.base import Binary, DeviceArray, Launch, Stream
+from ruda.backends.base import Binary, DeviceArray, Launch, Stream, observers
 from ruda.dtypes import DType
 from ruda.errors import (
     NOWHERE,
@@ -363,6 +363,8 @@ class Kernel(Generic[P]):
             with self._our_errors(function):
                 made.binary = self._cached(made, backend, target)
                 made.module = backend.load(made.binary, function, device)
+            for observer in tuple(observers):
+                observer.add("compile", self.__name__, device, start, time.perf_counter() - start)
             if settings.debug:
                 self._show(made, backend, target, time.perf_counter() - start)
             known = self._specialisations.get(key, ())
@@ -654,6 +656,10 @@ class Configured:
             from ruda.jit import trace
 
             launcher = trace.timed(launcher, kernel.__name__, device, launch)
+        if observers:
+            from ruda.jit import trace
+
+            launcher = trace.recorded(launcher, kernel.__name__, device, launch)
         numbers = all(
             isinstance(t, ArrayType) or (isinstance(t, DType) and (t.weak or t.kind == "bool"))
             for t in argument_types

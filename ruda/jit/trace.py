@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ruda.backends.base import observed
 from ruda.settings import settings
 
 if TYPE_CHECKING:
@@ -38,6 +39,19 @@ def timed(
         spent = 1e6 * (time.perf_counter() - start)
         show(2, f"launch {name}[{launch.grid}, {launch.block}] on {device}: {spent:.1f} us")
         return result
+
+    run.is_native = False  # type: ignore[attr-defined]
+    return run
+
+
+def recorded(
+    launcher: Callable[..., Any], name: str, device: str, launch: Launch
+) -> Callable[..., Any]:
+    """The launcher, telling running profiles of each launch."""
+
+    def run(*arguments: Any) -> Any:
+        with observed("kernel", name, device, launch.stream):
+            return launcher(*arguments)
 
     run.is_native = False  # type: ignore[attr-defined]
     return run

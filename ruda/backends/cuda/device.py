@@ -39,6 +39,7 @@ class CudaBackend:
     name = "cuda"
     cacheable = True
     launcher_checks = True
+    device_clock = True  # events have the GPU's own times
 
     # ---- devices
 
