@@ -54,7 +54,6 @@ import math
 import string
 import struct
 import sys
-import sysconfig
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -373,7 +372,7 @@ def _layout_is_known() -> bool:
     if not (
         sys.implementation.name == "cpython"
         and (3, 11) <= sys.version_info[:2] <= (3, 14)
-        and not sysconfig.get_config_var("Py_GIL_DISABLED")
+        and "t" not in getattr(sys, "abiflags", "")  # free-threaded
         and sys.maxsize == INT64[1]
         and cpu_pool.POSIX
     ):

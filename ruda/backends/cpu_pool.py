@@ -48,10 +48,13 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ruda.errors import DeviceError, LaunchValueError
 from ruda.settings import settings
+
+if TYPE_CHECKING:
+    from ruda.jit.cache import Entry
 
 STACK = 8 << 20  # bytes; only touched pages cost memory
 IDLE_SPIN = 50_000  # ns that a worker spins before it sleeps
@@ -104,31 +107,51 @@ def _source() -> str:
 def load_forever(source: str) -> dict[str, int]:
     """Compile IR text and load it: the address of each function and variable that it defines.
 
-    The code is never unloaded. CPython's functions are found even where its library was loaded
-    privately.
+    The code is never unloaded, and its object code is kept in the disk cache. CPython's functions
+    are found even where its library was loaded privately.
     """
     import llvmlite.binding as llvm
 
+    from ruda.jit import cache
+
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    module = llvm.parse_assembly(source)
-    for name in (f.name for f in module.functions if f.is_declaration):
-        if name.startswith("llvm.") or llvm.address_of_symbol(name) is not None:
+    # Instruction selection costs most of the time; the code is small and spends its life waiting.
+    machine = llvm.Target.from_default_triple().create_target_machine(opt=0, jit=True)
+    parts = {**cache.environment_parts("cpu"), "name": "ruda.backends.cpu_pool", "ir": source}
+    key = cache.key_of(parts)
+    entry = cache.recall(key)
+    if entry is None:
+        entry = _object_code(source, machine)
+        cache.keep(key, entry, parts=parts)
+    for name in entry.symbols:
+        if llvm.address_of_symbol(name) is not None:
             continue
         if not hasattr(ctypes.pythonapi, name):  # LLVM would end the process
             raise DeviceError(f"this system has no function {name!r}, which CPU launches need")
         llvm.add_symbol(name, ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value)
-    # Instruction selection costs most of the time; the code is small and spends its life waiting.
-    machine = llvm.Target.from_default_triple().create_target_machine(opt=0, jit=True)
-    engine = llvm.create_mcjit_compiler(module, machine)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(entry.payload))
     engine.finalize_object()
-    names = [
-        f.name for f in module.functions if not f.is_declaration and f.linkage.name == "external"
-    ]
-    names += [g.name for g in module.global_variables if g.linkage.name == "external"]
-    addresses = {name: engine.get_function_address(name) for name in names}
+    addresses = {name: engine.get_function_address(name) for name in entry.metadata["names"]}
     engine.detach()
     return addresses
+
+
+def _object_code(source: str, machine: Any) -> Entry:
+    """Object code of IR text, the names that it defines, and those that it needs."""
+    import llvmlite.binding as llvm
+
+    from ruda.jit.cache import Entry
+
+    module = llvm.parse_assembly(source)
+    needed = [f.name for f in module.functions if f.is_declaration]
+    made = [f for f in module.functions if not f.is_declaration] + [*module.global_variables]
+    return Entry(
+        machine.emit_object(module),
+        {"names": [v.name for v in made if v.linkage.name == "external"]},
+        tuple(name for name in needed if not name.startswith("llvm.")),
+    )
 
 
 class Native(NamedTuple):

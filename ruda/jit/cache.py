@@ -46,6 +46,8 @@ PREFIX = struct.Struct("<8sI32sI")  # magic, version, SHA-256 of what follows it
 _HASHED_FROM = PREFIX.size - 4  # the header's length is hashed too
 
 FOLDER = "kernels"  # inside `settings.cache_directory()`
+RUNTIME = "runtime"  # beside it: code of ruda's own, which neither counts nor is listed
+RUNTIME_BYTES = 1 << 20  # that folder's limit: some versions of the little code that there is
 SUFFIX, TEMPORARY = ".ruda", ".tmp"
 _STALE_SECONDS = 3600  # a temporary file older than this belonged to a process that died
 _TRIM_TO = 0.9  # of the limit, so that not every store trims
@@ -136,7 +138,7 @@ def _warn(kind: str, message: str) -> None:
 # -------------------------------------------------------------------------------------- folder
 
 
-def directory() -> str:
+def directory(name: str = FOLDER) -> str:
     """The folder of the entries; `OSError` if there is no place for one."""
     try:
         base = os.fspath(cache_directory())
@@ -145,13 +147,13 @@ def directory() -> str:
     if not os.path.isabs(base):
         # Code found by chance in the working directory would be run.
         raise OSError(f"{base!r} is not an absolute path; set RUDA_CACHE_DIR to one")
-    return os.path.join(base, FOLDER)
+    return os.path.join(base, name)
 
 
-def _trusted_folder(create: bool = False) -> str:
+def _trusted_folder(create: bool = False, name: str = FOLDER) -> str:
     """The folder, opened and found to be the user's alone; else a miss."""
     try:
-        path = directory()
+        path = directory(name)
         if create:
             _make_folders(path)
         status = _folder_status(path)
@@ -351,9 +353,9 @@ def store(key: str, entry: Entry, *, parts: Parts | None = None) -> None:
         return
     try:
         try:
-            folder = _write(key, data)
+            folder = _write(_trusted_folder(create=True), key, data)
         except FileNotFoundError:  # somebody removed the folder meanwhile
-            folder = _write(key, data)
+            folder = _write(_trusted_folder(create=True), key, data)
     except (_Miss, OSError) as error:
         _state.count("failed")
         _warn(getattr(error, "warn", "write"), f"a kernel cannot be stored: {error}")
@@ -362,9 +364,8 @@ def store(key: str, entry: Entry, *, parts: Parts | None = None) -> None:
         _trim_when_full(folder, len(data))
 
 
-def _write(key: str, data: bytes) -> str:
+def _write(folder: str, key: str, data: bytes) -> str:
     """Write an entry's file under another name, then rename it; the folder."""
-    folder = _trusted_folder(create=True)
     temporary = os.path.join(folder, f"{os.urandom(16).hex()}{TEMPORARY}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _BINARY
     descriptor = os.open(temporary, flags, 0o600)
@@ -376,6 +377,29 @@ def _write(key: str, data: bytes) -> str:
         _remove(temporary)
         raise
     return folder
+
+
+def recall(key: str) -> Entry | None:
+    """Code of ruda's own that `keep` has stored. The caller checks its symbols."""
+    _check_key(key)
+    if not settings.cache:
+        return None
+    try:
+        path = os.path.join(_trusted_folder(name=RUNTIME), key + SUFFIX)
+        return _load(path, key, lambda symbol: True)
+    except _Miss:
+        return None
+
+
+def keep(key: str, entry: Entry, *, parts: Parts) -> None:
+    """Keep code of ruda's own; it is compiled anew where it cannot be written."""
+    _check_key(key)
+    if not settings.cache:
+        return
+    data = _pack(key, entry, short_parts(parts))
+    with contextlib.suppress(_Miss, OSError):
+        folder = _write(_trusted_folder(create=True, name=RUNTIME), key, data)
+        _trim(folder, RUNTIME_BYTES)
 
 
 def _check_key(key: str) -> None:

@@ -239,10 +239,10 @@ def explanation(
 
 
 def _lowered(function: ir.Function, target: str) -> ir.Function:
-    from ruda.jit import passes
+    from ruda.jit.passes import pipeline
 
     name = target.partition(":")[0]
-    return passes.lower(function, name) if name in passes.PIPELINE else function
+    return pipeline.lower(function, name) if name in pipeline.PIPELINE else function
 
 
 def _nodes(body: ir.Body) -> Iterator[tuple[Place, ir.Expr]]:

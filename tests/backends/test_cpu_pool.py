@@ -17,6 +17,7 @@ import pytest
 import ruda
 from ruda.backends import cpu_pool
 from ruda.errors import DeviceError, LaunchValueError
+from ruda.jit import cache
 
 # `args` is an i64*, whose element i is raised by block i; `slow_count` takes a millisecond a block.
 BODIES = """
@@ -583,3 +584,43 @@ def test_worker_stack_holds_what_a_body_needs():
 def test_missing_symbol_is_refused_by_name():
     with pytest.raises(DeviceError, match="no_such_function"):
         cpu_pool.load_forever("declare void @no_such_function()")
+
+
+TWO = """
+@number = global i64 42
+define i64 @two() {
+  %n = load i64, ptr @number
+  %m = call i64 @labs(i64 %n)
+  ret i64 %m
+}
+declare i64 @labs(i64)
+"""
+
+
+def call_two():
+    addresses = cpu_pool.load_forever(TWO)
+    assert ctypes.c_int64.from_address(addresses["number"]).value == 42
+    return ctypes.CFUNCTYPE(ctypes.c_int64)(addresses["two"])()
+
+
+def test_code_of_the_pool_is_compiled_once_and_kept(tmp_path, monkeypatch):
+    made, compile_it = [], cpu_pool._object_code
+    monkeypatch.setattr(
+        cpu_pool, "_object_code", lambda *given: made.append(1) or compile_it(*given)
+    )
+    with ruda.config(cache_dir=str(tmp_path / "cache")):
+        before = cache.statistics()
+        assert [call_two(), call_two()] == [42, 42]
+        assert len(made) == 1
+        (file,) = (tmp_path / "cache" / "runtime").iterdir()
+        file.write_bytes(file.read_bytes()[:-1] + b"?")  # damaged: made again, and repaired
+        assert [call_two(), call_two()] == [42, 42]
+        assert len(made) == 2
+        file.parent.chmod(0o755)  # no longer the user's alone: neither read nor written
+        assert call_two() == 42
+        assert len(made) == 3
+        assert cache.statistics() == before
+        assert cache.entries() == []
+    with ruda.config(cache=False):
+        assert call_two() == 42
+        assert len(made) == 4

@@ -16,8 +16,8 @@ from ruda import dtypes
 from ruda.jit import ir
 from ruda.jit.interpret import Interpreter
 from ruda.jit.kernel import as_dimensions, flatten_arguments
-from ruda.jit.passes import PIPELINE
 from ruda.jit.passes.coarsen import coarsen
+from ruda.jit.passes.pipeline import PIPELINE
 from ruda.jit.types import parse_type
 from tests.jit.case import InOut, Out
 from tests.jit.test_kernels import MODULES

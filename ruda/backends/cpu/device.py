@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import math
 import os
 import platform
@@ -20,6 +19,7 @@ from ruda.backends.cpu.compile import Module
 from ruda.errors import LaunchError, LaunchTypeError, LaunchValueError
 from ruda.jit import ir
 from ruda.jit.ir import Array, Atomic, Function, Store, Variable
+from ruda.jit.keys import package_version
 from ruda.jit.types import FixedArray, RecordType
 from ruda.settings import settings
 
@@ -157,8 +157,8 @@ def _target() -> Mapping[str, Any]:
         # NUMBA_CPU_NAME, NUMBA_OPT and others change what numba makes of the same text.
         "settings": " ".join(sorted(f"{k}={v}" for k, v in os.environ.items() if "NUMBA_" in k)),
         "libc": " ".join(platform.libc_ver()),
-        "llvmlite": importlib.metadata.version("llvmlite"),
-        "numba": importlib.metadata.version("numba"),
+        "llvmlite": package_version("llvmlite"),
+        "numba": package_version("numba"),
     }
 
 

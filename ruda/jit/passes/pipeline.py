@@ -1,0 +1,76 @@
+"""The passes of each target, in the order in which `lower` applies them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ruda.jit import ir, trace
+from ruda.jit.ir import Function
+from ruda.jit.passes.barriers import split_barriers
+from ruda.jit.passes.blocks import loop_over_blocks, loop_over_groups
+from ruda.jit.passes.coarsen import coarsen
+from ruda.jit.passes.conditions import join_conditions
+from ruda.jit.passes.flatten import flatten, is_flat
+from ruda.jit.passes.groups import group_blocks
+from ruda.jit.passes.guards import hoist_guards
+from ruda.jit.passes.indices import expand, simplify
+from ruda.jit.passes.jumps import structure_jumps
+from ruda.jit.passes.names import Names
+from ruda.jit.passes.phases import has_phases, split_phases
+from ruda.jit.passes.predicate import predicate
+from ruda.jit.passes.prefetch import prefetch_rounds
+from ruda.jit.passes.strides import share_rounds
+from ruda.jit.passes.uniformity import check_barriers
+from ruda.jit.passes.wraps import remove_wraps
+
+Pass = Callable[[Function], Function]
+
+
+def spread(function: Function) -> Function:
+    """Loops over the grid for flat kernels, over blocks and threads for the others."""
+    if has_phases(function):
+        return split_phases(function, in_blocks)
+    if is_flat(function):
+        return flatten(structure_jumps(function))
+    return in_blocks(function)
+
+
+def in_blocks(function: Function) -> Function:
+    """Loops over blocks and threads."""
+    function = expand(structure_jumps(function))
+    grouped = group_blocks(function)
+    if grouped is None:
+        return loop_over_blocks(split_barriers(share_rounds(function)))
+    width = Names(function).index("blocks")
+    return loop_over_groups(split_barriers(grouped, width), width)
+
+
+def meet(function: Function) -> Function:
+    """Barriers in uniform control flow; a kernel without barriers may keep its jumps."""
+    if not ir.has_barrier(function.body):
+        return function
+    return predicate(structure_jumps(function))
+
+
+def accept_barriers(function: Function) -> Function:
+    """The function as it is; an error if a barrier is provably not reached by every thread."""
+    if ir.has_barrier(function.body):
+        check_barriers(function)
+    return function
+
+
+PIPELINE: dict[str, tuple[Pass, ...]] = {
+    "cpu": (simplify, join_conditions, remove_wraps, spread, hoist_guards, prefetch_rounds),
+    "wgpu": (simplify, join_conditions, remove_wraps, meet),
+    "cuda": (simplify, join_conditions, remove_wraps, accept_barriers, coarsen),
+    "ascend": (simplify, join_conditions, remove_wraps, meet),
+}
+
+
+def lower(function: Function, target: str) -> Function:
+    """Apply a target's passes in order."""
+    trace.show(5, f"IR of {function.name} from the frontend", function.__str__)
+    for one in PIPELINE[target]:
+        function = one(function)
+        trace.show(5, f"IR of {function.name} after {one.__name__}", function.__str__)
+    return function
