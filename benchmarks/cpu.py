@@ -7,6 +7,7 @@ A peer that is not installed is left out and said to be not measured.
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -75,6 +76,23 @@ def tree_sum(x, out):
 
 
 @ruda.jit
+def plain_tree_sum(x, out):
+    s = ruda.shared.array(1024, ruda.float32)
+    t = ruda.threadIdx.x
+    i = ruda.grid(1)
+    s[t] = x[i] if i < x.size else 0.0
+    ruda.syncthreads()
+    k = 512
+    while k > 0:
+        if t < k:
+            s[t] += s[t + k]
+        ruda.syncthreads()
+        k //= 2
+    if t == 0:
+        ruda.atomic.add(out, 0, s[0])
+
+
+@ruda.jit
 def histogram(x, counts):
     s = ruda.shared.array(BINS, ruda.int32)
     t = ruda.threadIdx.x
@@ -94,6 +112,16 @@ def activation(x, out):
     if i < out.size:
         v = x[i]
         out[i] = np.tanh(v) * ruda.sigmoid(v) - np.exp(-v * v)
+
+
+@ruda.jit
+def iterate(x, out):
+    i = ruda.grid(1)
+    if i < out.size:
+        v = x[i]
+        for _ in range(200):
+            v = 0.5 * v * v + 0.25
+        out[i] = v
 
 
 # ---- rows ----
@@ -120,6 +148,7 @@ def rows() -> Iterator[Row]:
     yield from matmul_rows()
     yield from reduction_rows()
     yield from activation_rows()
+    yield from thread_rows()
 
 
 def streaming_rows() -> Iterator[Row]:
@@ -184,15 +213,18 @@ def reduction_rows() -> Iterator[Row]:
         fast={"reassoc", "contract"},
     )
 
-    def ours() -> None:
+    def strided() -> None:
         out[0] = 0
         tree_sum[64, 1024](x, out)
 
-    yield from against(
-        "shared tree sum 10M",
-        {"ruda": ours, "numba prange": lambda: loop(x)},
-        {"numba prange": 0.8},
-    )
+    def plain() -> None:
+        out[0] = 0
+        plain_tree_sum[-(-N // 1024), 1024](x, out)
+
+    peer = {"numba prange": lambda: loop(x)}
+    for name, ours in (("strided over the grid", strided), ("an element a thread", plain)):
+        title = f"shared tree sum 10M, {name}"
+        yield from against(title, {"ruda": ours} | peer, {"numba prange": 0.8})
     values = rng.integers(0, BINS, N).astype(np.int32)
     counts = np.zeros(BINS, np.int32)
     candidates = {"ruda": lambda: histogram[64, 256](values, counts)} | warp_histogram(values)
@@ -234,6 +266,32 @@ def activation_rows() -> Iterator[Row]:
                 "jax.jit": float(np.max(np.abs(np.asarray(jax_call()) - exact)) / one),
             }
             yield row
+
+
+def thread_rows() -> Iterator[Row]:
+    """The same launch on two cores and on one: shorter samples than a time slice, the fastest."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    cores = sorted(os.sched_getaffinity(0))[-2:]
+    os.sched_setaffinity(0, cores)
+    x = np.random.default_rng(4).random(1 << 18, np.float32)
+    out = np.empty_like(x)
+
+    def on(threads: int) -> Callable[[], None]:
+        def call() -> None:
+            with ruda.config(num_threads=threads):
+                iterate[x.size // 256, 256](x, out)
+
+        return call
+
+    name = "200 steps on 262144 elements, two threads"
+    if len(cores) == 2:
+        times = sample({"two": on(2), "one": on(1)}, rounds=101)
+        yield Row(
+            name, "ruda, one thread", times["two"], times["one"], 1.8,
+            threads=2, allocation="fastest of 101, two cores", fastest=True,
+        )  # fmt: skip
+    os.sched_setaffinity(0, before)
 
 
 def against(
