@@ -192,6 +192,12 @@ def export_command(chosen: argparse.Namespace) -> None:
     print(f"to see it: python -m http.server --bind 127.0.0.1 --directory {chosen.output}")
 
 
+def check_ascend(chosen: argparse.Namespace) -> None:
+    """Compile a kernel with the user's CANN."""
+    check = _load("ruda.backends.ascend.check", "check_command")
+    print(check(*_kernel(chosen.kernel), **_specialisation(chosen)))
+
+
 def _kernel(text: str) -> tuple[str, str]:
     """File and name of `FILE:KERNEL`."""
     file, colon, kernel = text.rpartition(":")
@@ -294,6 +300,10 @@ COMMANDS = (
         *SPECIALISATION,
         Argument("-o", "the folder to write; default web",
                  {"dest": "output", "default": "web", "metavar": "DIR"}),
+    )),
+    Command("check-ascend", check_ascend, "compile a kernel with the CANN at ASCEND_HOME_PATH", (
+        Argument("kernel", "the kernel, such as train.py:saxpy", {"metavar": "FILE:KERNEL"}),
+        *SPECIALISATION,
     )),
     Command("train", train, "train a network on handwritten digits", (
         Argument("dataset", "digits (offline, scikit-learn's) or mnist",
