@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from ruda import backends
 from ruda.backends.ascend.compile import compile_for_npu
+from ruda.backends.ascend.device import BACKEND
 from ruda.errors import DeviceNotFoundError, DTypeError, UsageError
 from ruda.jit import tools
 from ruda.jit.types import split_types
@@ -38,9 +38,8 @@ def check_command(file: str, kernel: str, *, types: str | None, **options: Any) 
         found = tools.describe(tools.kernel_of(file, kernel), DEVICE, specs, **options)
     except DTypeError as error:
         raise UsageError(f"--types {types}: {error}") from None
-    backend: Any = backends.get(DEVICE)
-    target = backend.target(DEVICE)
-    source = backend.emit(found.made.function, target)
+    target = BACKEND.target(DEVICE)
+    source = BACKEND.emit(found.made.function, target)
     payload = compile_for_npu(source, home, target["arch"])
     return (
         f"CANN at {home}: {_version(home)}\n"
