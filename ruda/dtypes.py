@@ -137,9 +137,15 @@ WEAK = (weak_int, index, weak_float, weak_complex)
 
 _BY_NAME = {d.name: d for d in (*ALL, *WEAK)} | {d.short: d for d in ALL}
 _BY_NAME |= {"bool_": bool_, "boolean": bool_, "b1": bool_, "half": float16, "single": float32}
-_BY_NAME |= {"double": float64, "intp": int64, "uintp": uint64, "int": int64, "float": float64}
+_BY_NAME |= {"double": float64, "intp": int64, "uintp": uint64, "int": int64, "long": int64}
 _BY_NAME |= {"byte": uint8, "char": int8, "short": int16, "ushort": uint16, "float_": float32}
-_BY_NAME |= {"int_": int64, "uint": uint64, "long_": int64, "complex": complex128}
+_BY_NAME |= {"int_": int64, "uint": uint64, "long_": int64}
+# NumPy's codes, which count bytes; its `i8` and `u8` are ruda's names of int8 and uint8.
+_BY_NAME |= {"i2": int16, "i4": int32, "u2": uint16, "u4": uint32, "f2": float16, "f4": float32}
+_BY_NAME |= {"f8": float64, "c8": complex64, "c16": complex128, "f": float32, "d": float64}
+_BY_NAME |= {"e": float16, "i": int32, "I": uint32, "h": int16, "H": uint16, "q": int64}
+_BY_NAME |= {"Q": uint64, "b": int8, "B": uint8, "?": bool_, "F": complex64, "D": complex128}
+_PYTHON = {"float": float, "complex": complex}  # the default float's, as the types themselves
 
 
 @functools.cache
@@ -166,6 +172,8 @@ def as_dtype(value: Any) -> DType:
     """
     if isinstance(value, DType):
         return value
+    if isinstance(value, str):
+        value = _PYTHON.get(value, value)
     if isinstance(value, str):
         found = _BY_NAME.get(value)
         if found is None and value[:1] in "<=|":

@@ -5,6 +5,8 @@ What needs memory of run-time size is refused with the loop that would do it.
 
 from __future__ import annotations
 
+import functools
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -50,25 +52,110 @@ def assign_view(t: Translator, view: ArrayRef, value: Value, place: Place) -> No
     if isinstance(value, TupleValue):
         if view.ndim != 1:
             raise KernelTypeError(f"cannot assign {describe(value)} to {view.describe()}", place)
-        for k, item in enumerate(value.items):
-            t.store(view, (ir.Const(k, INDEX),), t.number(item, place), place)
+        items = [t.temporary(t.number(item, place)) for item in value.items]
+        for k, number in enumerate(items):  # all were read before the first is written
+            t.store(view, (ir.Const(k, INDEX),), number, place)
         return
     if isinstance(value, ArrayRef) and value.ndim:
         if value.ndim > view.ndim:
             raise KernelTypeError(f"cannot assign {value.describe()} to {view.describe()}", place)
-        skip = view.ndim - value.ndim
-
-        def copy(indices: list[ir.Expr]) -> None:
-            inner = [
-                ZERO if axis.extent == ONE else i
-                for axis, i in zip(value.axes, indices[skip:], strict=True)
-            ]
-            t.store(view, indices, at(t, value, inner, place), place)
-
-        loop_over(t, view, copy, place)
+        copy_view(t, view, value, place)
         return
     number = t.temporary(t.number(value, place))
     loop_over(t, view, lambda indices: t.store(view, indices, number, place), place)
+
+
+def copy_view(t: Translator, view: ArrayRef, value: ArrayRef, place: Place) -> None:
+    """Elements one by one, in an order in which none is overwritten before it is read."""
+    skip = view.ndim - value.ndim
+    shape = view.static_shape
+    overlap = set(view.roots) & set(value.roots) and not same_or_apart(view, value)
+    if overlap and shape is not None and value.static_shape and math.prod(shape) <= KEPT:
+        value = elementwise(t, [value], lambda xs: xs[0], place)  # type: ignore[assignment]
+        overlap = False
+    orders = overlap and safe_orders(t, view, value, place)
+
+    def copy(indices: list[ir.Expr]) -> None:
+        if orders:
+            indices = [order(i) for order, i in zip(orders, indices, strict=True)]
+        inner = [
+            ZERO if axis.extent == ONE else i
+            for axis, i in zip(value.axes, indices[skip:], strict=True)
+        ]
+        t.store(view, indices, at(t, value, inner, place), place)
+
+    loop_over(t, view, copy, place)
+
+
+KEPT = 64  # elements of known number that are all read before any is written
+
+
+def same_or_apart(view: ArrayRef, value: ArrayRef) -> bool:
+    """Whether two views of one array are surely apart, or surely meet only at equal indices."""
+    if view.field != value.field:
+        return True  # two fields of records, or the two parts of complex numbers
+    root = view.root
+    spans = [[_span(v, r) for r in range(root.ndim)] for v in (view, value)]
+    for one, other in zip(*spans, strict=True):
+        if one and other and (one[1] < other[0] or other[1] < one[0]):
+            return True
+    return all(
+        (a.root_axis, a.start, a.step) == (b.root_axis, b.start, b.step)
+        for a, b in zip(view.axes[view.ndim - value.ndim :], value.axes, strict=True)
+    )
+
+
+def _span(view: ArrayRef, root_axis: int) -> tuple[int, int] | None:
+    """First and last index along an axis of the root, if they are known."""
+    fixed = view.fixed[root_axis]
+    if fixed is not None:
+        return (fixed.value, fixed.value) if isinstance(fixed, ir.Const) else None
+    axis = next(a for a in view.axes if a.root_axis == root_axis)
+    match axis.start, axis.step, axis.extent:
+        case ir.Const(value=start), ir.Const(value=step), ir.Const(value=extent):
+            ends = (start, start + step * (extent - 1))
+            return (min(ends), max(ends))
+    return None
+
+
+def safe_orders(t: Translator, view: ArrayRef, value: ArrayRef, place: Place) -> list[Any]:
+    """For each axis a function of the loop's counter: forwards, or backwards where the source lies
+    before the destination. Views that are no shifts of each other are refused."""
+    matched = view.ndim == value.ndim and all(
+        a.root_axis == b.root_axis
+        and a.step == b.step
+        and isinstance(a.step, ir.Const)
+        and (view.ndim == 1 or (a.extent == ONE) == (b.extent == ONE))
+        for a, b in zip(view.axes, value.axes, strict=False)
+    )
+    if not matched:
+        raise UnsupportedError(
+            f"the two sides of this assignment may overlap: both are parts of `{view.root.name}`",
+            place,
+            hint="write the loop, in an order in which no element is overwritten before it is "
+            "read, or copy to another array first",
+        )
+    orders: list[Any] = []
+    for a, b in zip(view.axes, value.axes, strict=True):
+        up = isinstance(a.step, ir.Const) and a.step.value > 0
+        # Along a rising axis, a destination behind its source is written from the end.
+        behind = t.operation("gt", (a.start, b.start) if up else (b.start, a.start), place)
+        if a.start == b.start or (isinstance(behind, ir.Const) and not behind.value):
+            orders.append(lambda i: i)
+            continue
+        last = t.operation("sub", (a.extent, ONE), place)
+        if isinstance(behind, ir.Const):
+            first, step = t.keep(last), ir.Const(-1, INDEX)
+        else:
+            behind = t.temporary(behind)
+            first = t.temporary(t.select(behind, last, ZERO, place))
+            step = t.temporary(t.select(behind, ir.Const(-1, INDEX), ONE, place))
+        orders.append(functools.partial(_from, t, first, step, place))
+    return orders
+
+
+def _from(t: Translator, first: ir.Expr, step: ir.Expr, place: Place, i: ir.Expr) -> ir.Expr:
+    return t.operation("add", (first, t.operation("mul", (i, step), place)), place)
 
 
 def reduce_array(c: Call, view: ArrayRef, name: str) -> Value:

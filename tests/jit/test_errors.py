@@ -128,6 +128,39 @@ NAMES = [
 TYPES = [
     Row('out[0] = x[0] + "1"', 'x[0] + "1"', TypeErr, "float32", ""),
     Row('out[0] = "1"', "out[0]", TypeErr, "str"),
+    Row("k = int(x[0])\nout[0] = k ** -2", "k ** -2", TypeErr, "negative power -2", "float(x)"),
+    Row("out[0] = np.int32(2) ** -1", "np.int32(2) ** -1", TypeErr, "negative power -1", "float"),
+    Row(
+        "out[:] = out[::-1]",
+        "out[:]",
+        Unsupported,
+        "may overlap: both are parts of `out`",
+        "write the loop",
+    ),
+    Row(
+        "out[0] = sign(x[0])",
+        "if z > 0:",
+        TypeErr,
+        "not every path of `sign` returns a value",
+        "return",
+        before="""
+        @ruda.jit(device=True)
+        def sign(z):
+            if z > 0:
+                return 1
+        """,
+    ),
+    Row(
+        "out[0] = nothing(x[0])",
+        "nothing(x[0])",
+        TypeErr,
+        "`nothing` returns nothing",
+        before="""
+        @ruda.jit(device=True)
+        def nothing(z):
+            z + 1
+        """,
+    ),
     Row("out[0] = x", "out[0]", TypeErr, "float32[:]"),
     Row(
         "a = x\nif out[0] > 0:\n    a = 1.0\nout[0] = a",

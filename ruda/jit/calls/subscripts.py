@@ -113,7 +113,9 @@ def tuple_item(
             place,
             hint="use ruda.unroll for the loop",
         )
-    at = t.temporary(t.wrapped(e, ir.Const(len(owner.items), INDEX), place))
+    count = ir.Const(len(owner.items), INDEX)
+    inside = ir.Op("within", (t.wrapped(e, count, place), count), INDEX, place=place)
+    at = t.temporary(inside)
     result: ir.Expr = owner.items[-1]  # type: ignore[assignment]
     for k in range(len(owner.items) - 2, -1, -1):
         test = t.operation("eq", (at, ir.Const(k, INDEX)), place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -41,13 +42,16 @@ OPERATORS: dict[type, tuple[str, str]] = {
     ast.GtE: ("ge", "compare"), ast.Eq: ("eq", "compare"), ast.NotEq: ("ne", "compare"),
 }  # fmt: skip
 
+_WEAK = {bool: dtypes.bool_, int: dtypes.weak_int, float: dtypes.weak_float}
+
+# What Python does, where it does something: 10**-3 is a float.
 _WEAK_INT: dict[str, Callable[..., Any]] = {
     "add": lambda x, y: x + y,
     "sub": lambda x, y: x - y,
     "mul": lambda x, y: x * y,
     "floordiv": lambda x, y: x // y if y else 0,
     "mod": lambda x, y: x % y if y else 0,
-    "pow": lambda x, y: x**y if y >= 0 else {1: 1, -1: -1 if y % 2 else 1}.get(x, 0),
+    "pow": lambda x, y: x**y if y >= 0 or x else math.inf,
     "neg": lambda x: -x,
     "abs": abs,
     "invert": lambda x: ~x,
@@ -267,7 +271,10 @@ class Scalars(State):
             if name in ("and", "or", "xor", "invert", "shl", "shr"):
                 hint = "bit operations need integers"
             raise KernelTypeError(f"cannot {verb} {names}", place, hint=hint)
-        if all(isinstance(o, ir.Const) for o in operands):
+        known = all(isinstance(o, ir.Const) for o in operands)
+        if name == "pow" and common.is_integer and not (known and common is dtypes.weak_int):
+            self.refuse_negative_power(*operands, place)
+        if known:
             return self.fold(name, row, operands, common, place)
         if name in ("add", "sub", "mul") and common.is_integer:
             simple = self.simplify(name, operands, common)
@@ -335,6 +342,16 @@ class Scalars(State):
             return y
         return None
 
+    def refuse_negative_power(self, base: ir.Expr, exponent: ir.Expr, place: Place) -> None:
+        """Of an integer that is known only at run time: the result would be 0, silently."""
+        if isinstance(exponent, ir.Const) and exponent.value < 0:
+            raise KernelTypeError(
+                f"cannot raise {describe(base)} to the negative power {exponent.value}: "
+                "the result is no integer",
+                place,
+                hint=f"make the base a float, as in `float(x) ** {exponent.value}`",
+            )
+
     def power(self, operands: Sequence[ir.Expr], common: DType, place: Place) -> ir.Expr | None:
         """Small constant exponents are products."""
         base, exponent = operands
@@ -367,7 +384,7 @@ class Scalars(State):
             exact = _WEAK_INT.get(name)
             if exact is not None:
                 result = exact(*values)
-                dtype = dtypes.bool_ if isinstance(result, bool) else dtypes.weak_int
+                dtype = _WEAK[type(result)]
                 return ir.Const(result, dtype, place=place)
         operand = common
         if common.weak:

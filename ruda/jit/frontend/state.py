@@ -79,6 +79,7 @@ class Scope:
     inlined: bool = False
     result_key: str = ""
     returned: Value | None = None
+    returns_last: bool = False  # by its last statement, and there alone
     loops: list[LoopContext] = field(default_factory=list)
 
     @property

@@ -59,6 +59,12 @@ class Statements(Expressions):
     def visit_assign(self, node: ast.Assign) -> None:
         value = self.value(node.value)
         place = self.place(node)
+        if isinstance(node.value, ast.Call) and value == PyObject(None):
+            raise KernelTypeError(
+                f"`{ast.unparse(node.value.func)}` returns nothing that could be assigned",
+                self.place(node.value),
+                hint="let it end with `return` and a value",
+            )
         if len(node.targets) > 1 and isinstance(value, EXPR):
             value = self.temporary(value)
         for target in node.targets:
@@ -345,6 +351,7 @@ class Statements(Expressions):
         last = scope.definition.tree.body[-1]
         if node is last and scope.result_key not in self.slots:
             scope.returned = value  # the only way out: the value itself, uncommitted
+            scope.returns_last = True
             return
         scope.returned = self.bind_key(scope.result_key, value, place)
         self.emit(ir.Return(place=place))

@@ -214,6 +214,7 @@ class Translator(Statements):
                 for name, value in bound.items():
                     self.bind_argument(name, value, place)
                 self.statements(inner.definition.tree.body)
+                self.check_every_path_returns(body, function)
         finally:
             self.scope = outer
             self.inlining.pop()
@@ -225,6 +226,19 @@ class Translator(Statements):
         if inner.returned is None:
             return PyObject(None)
         return inner.returned
+
+    def check_every_path_returns(self, body: ir.Body, function: types.FunctionType) -> None:
+        """A function that returns a value returns one wherever it ends."""
+        scope = self.scope
+        plain = isinstance(scope.returned, PyObject) and scope.returned.value is None
+        if scope.returned is None or plain or scope.returns_last or self.unresolved is not None:
+            return
+        if not leaves(body):
+            raise KernelTypeError(
+                f"not every path of `{function.__name__}` returns a value",
+                self.place(scope.definition.tree.body[-1]),
+                hint="end the function with `return` and a value",
+            )
 
     def bind_argument(self, name: str, value: Value, place: Place) -> None:
         scope = self.scope
@@ -262,6 +276,30 @@ class Translator(Statements):
             else:
                 out[name] = self.wrap_object(parameter.default, place, name)
         return out
+
+
+def leaves(body: Sequence[ir.Statement]) -> bool:
+    """Whether nothing comes past the end of statements: each path returns, or never ends."""
+    for s in body:
+        match s:
+            case ir.Return() | ir.Assert(condition=ir.Const(value=False)):
+                return True
+            case ir.If(then=then, otherwise=otherwise) if leaves(then) and leaves(otherwise):
+                return True
+            case ir.While(condition=ir.Const(value=True), body=inner) if not breaks(inner):
+                return True
+    return False
+
+
+def breaks(body: Sequence[ir.Statement]) -> bool:
+    """Whether a loop's body leaves it by `break`."""
+    for s in body:
+        match s:
+            case ir.Break():
+                return True
+            case ir.If(then=then, otherwise=otherwise) if breaks(then) or breaks(otherwise):
+                return True
+    return False
 
 
 def too_deep(name: str, place: Place) -> UnsupportedError:
