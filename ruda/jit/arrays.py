@@ -145,7 +145,8 @@ def safe_orders(t: Translator, view: ArrayRef, value: ArrayRef, place: Place) ->
             continue
         last = t.operation("sub", (a.extent, ONE), place)
         if isinstance(behind, ir.Const):
-            first, step = t.keep(last), ir.Const(-1, INDEX)
+            first: ir.Expr = t.temporary(last)
+            step: ir.Expr = ir.Const(-1, INDEX)
         else:
             behind = t.temporary(behind)
             first = t.temporary(t.select(behind, last, ZERO, place))

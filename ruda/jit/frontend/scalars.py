@@ -273,7 +273,7 @@ class Scalars(State):
             raise KernelTypeError(f"cannot {verb} {names}", place, hint=hint)
         known = all(isinstance(o, ir.Const) for o in operands)
         if name == "pow" and common.is_integer and not (known and common is dtypes.weak_int):
-            self.refuse_negative_power(*operands, place)
+            self.refuse_negative_power(operands[0], operands[1], place)
         if known:
             return self.fold(name, row, operands, common, place)
         if name in ("add", "sub", "mul") and common.is_integer:

@@ -227,7 +227,9 @@ class Translator(Statements):
             return PyObject(None)
         return inner.returned
 
-    def check_every_path_returns(self, body: ir.Body, function: types.FunctionType) -> None:
+    def check_every_path_returns(
+        self, body: Sequence[ir.Statement], function: types.FunctionType
+    ) -> None:
         """A function that returns a value returns one wherever it ends."""
         scope = self.scope
         plain = isinstance(scope.returned, PyObject) and scope.returned.value is None
