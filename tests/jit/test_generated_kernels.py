@@ -36,10 +36,10 @@ def on_oracle(kernel, row):
     oracle.launch(kernel, BLOCKS, BLOCK, *row)
 
 
-def check(program, seed):
+def check(program, seed, devices=DEVICES):
     hypothesis.note(program.source)
     expected = run(program, seed, on_oracle)
-    for device in DEVICES:
+    for device in devices:
 
         def launch(kernel, row, device=device):
             with ruda.config(device=device):
