@@ -173,7 +173,54 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-PAGES = {"numba-cuda.md": numba_cuda, "reference.md": reference}
+def devices() -> str:
+    """docs/devices.md: what each kind of device takes, asked of its emitter."""
+    from ruda import backends
+    from ruda.backends.wgpu.adapter import PORTABLE
+    from ruda.jit import support
+
+    wgpu = dict(PORTABLE)
+    full = wgpu | {"int64": True, "float64": True, "int64_atomics": True, "dialect": "naga"}
+    targets: dict[str, tuple[str, dict[str, object]]] = {
+        "cpu": ("cpu", {}),
+        "cuda": ("cuda", {"architecture": "90a"}),
+        "wgpu in a browser": ("wgpu", wgpu),
+        "wgpu with all features": ("wgpu", full),
+    }
+    asked = [(backends.get(name), target) for name, target in targets.values()]
+    kernels = {
+        "S": support.stores,
+        "C": support.computes,
+        "D": support.divides,
+        "A": support.adds_atomically,
+    }
+    out = [
+        NOTE.format(source="ruda/jit/support.py"),
+        "# Devices\n",
+        "`ruda.devices()` lists those of a machine; `ruda.device(name).info.dtypes` says the same "
+        "of one. Each entry was asked of the code that makes kernels: **S** arrays of the dtype "
+        "are read and written, **C** it is computed with, **D** divided, **A** added atomically. "
+        "Where a letter is missing the kernel is refused by name.\n",
+        "| dtype | " + " | ".join(targets) + " |",
+        "|---|" + "---|" * len(targets),
+    ]
+    for dtype in support.DTYPES:
+        cells = [
+            "".join(c for c, k in kernels.items() if support.accepts(k, dtype, backend, target))
+            for backend, target in asked
+        ]
+        out.append(f"| {dtype} | " + " | ".join(cells) + " |")
+    out += ["", "| | " + " | ".join(targets) + " |", "|---|" + "---|" * len(targets)]
+    for text, kernel in support.FEATURES.items():
+        cells = [
+            "yes" if support.accepts(kernel, "float32", backend, target) else "refused"
+            for backend, target in asked
+        ]
+        out.append(f"| {text} | " + " | ".join(cells) + " |")
+    return "\n".join(out) + "\n"
+
+
+PAGES = {"devices.md": devices, "numba-cuda.md": numba_cuda, "reference.md": reference}
 
 
 def main() -> None:

@@ -40,6 +40,7 @@ EXCEPTIONS = {
     ("dtypes", "jit.types"): "float32[:] is a type of the kernel language",
     ("backends.base", "backends"): "a pickled array finds the backend of its device",
     ("backends.interop", "backends"): "an array of a GPU finds its backend",
+    ("backends.base", "jit.support"): "what a device can do is asked of its emitter",
     ("backends.base", "porting"): "attributes that numba-cuda has are refused with a hint",
     ("backends.wgpu.device", "backends.cpu.reports"): "reports have one form on all devices",
     ("backends.ascend.device", "backends.cpu.reports"): "reports have one form on all devices",

@@ -91,8 +91,39 @@ class DeviceInfo:
 
     name: str  # "cpu", "sim", "cuda:0"
     description: str
-    kind: str  # "hardware", "software" or "interpreter"
+    kind: str  # "hardware", "software", "emulation" or "interpreter"
     properties: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def memory(self) -> int | None:
+        """Bytes of memory; None where the driver does not tell."""
+        found: int | None = self.properties.get("memory")
+        return found
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """What a launch may have at most."""
+        return {k: v for k, v in self.properties.items() if k.startswith("max_")}
+
+    @property
+    def subgroup_sizes(self) -> tuple[int, ...]:
+        """How many threads the hardware runs in lock step: one size, or least and greatest.
+
+        A warp of the language is 32 threads on every device.
+        """
+        return tuple(self.properties.get("subgroup_sizes", ()))
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """What becomes of each dtype: it is "fast", "computes" or only "stores".
+
+        >>> import ruda
+        >>> ruda.devices()[0].dtypes["float32"]
+        'fast'
+        """
+        from ruda.jit import support
+
+        return dict(support.dtypes(self.name))
 
 
 class Backend(Protocol):

@@ -43,7 +43,9 @@ class Sim(HostMemory):
         self.watch: ContextVar[list[Run] | None] = ContextVar("ruda_sim_watch", default=None)
 
     def devices(self) -> Sequence[DeviceInfo]:
-        return [DeviceInfo("sim", "checked interpreter, thread by thread", "interpreter")]
+        properties = {"memory": self.memory_info("sim")[1], "max_threads": 1024}
+        text = "checked interpreter, thread by thread"
+        return [DeviceInfo("sim", text, "interpreter", properties)]
 
     def target(self, device: str) -> Mapping[str, Any]:
         return {}

@@ -37,7 +37,13 @@ class CpuBackend(HostMemory):
     assembly_has_lines = True  # `.loc` directives name the user's lines
 
     def devices(self) -> Sequence[DeviceInfo]:
-        properties = {"threads": cpu_pool.available_cores(), **self.target("cpu")}
+        properties = {
+            "memory": self.memory_info("cpu")[1],
+            "threads": cpu_pool.available_cores(),
+            "max_threads": 1024,
+            "max_shared": MAX_SHARED_BYTES,
+            **self.target("cpu"),
+        }
         return [DeviceInfo("cpu", _processor(), "hardware", properties)]
 
     def target(self, device: str) -> Mapping[str, Any]:

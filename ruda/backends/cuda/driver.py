@@ -155,7 +155,7 @@ class Gpu:
             "max_grid": tuple(self.attribute(f"MAX_GRID_DIM_{axis}") for axis in "XYZ"),
             "max_block": tuple(self.attribute(f"MAX_BLOCK_DIM_{axis}") for axis in "XYZ"),
             "max_shared_bytes": self.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
-            "warp_sizes": (32,),
+            "subgroup_sizes": (32,),
             "float64": "native",
             "float16": "stored, computed in float32",
             "bfloat16": "stored, computed in float32",

@@ -86,7 +86,9 @@ class WgpuBackend(HostMemory):
         out = []
         for k, a in enumerate(found):
             kind = "software" if adapters.is_software(a) else "hardware"
-            out.append(DeviceInfo(f"wgpu:{k}", a.info["device"], kind, dict(caps_of(k))))
+            sizes = [a.info.get(f"stackgroup_{which}_size") for which in ("min", "max")]
+            properties = {**caps_of(k), "subgroup_sizes": tuple(n for n in sizes if n)}
+            out.append(DeviceInfo(f"wgpu:{k}", a.info["device"], kind, properties))
         return out
 
     def missing(self) -> str | None:
