@@ -6,6 +6,7 @@
 import ctypes
 import pickle
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -128,6 +129,19 @@ def test_a_fault_leaves_the_process_and_other_launches_alone(library):
         numbers = [ctypes.c_uint32(100), ctypes.c_uint32(0)]
         twin.launch(right, "launch_saxpy", 2, [*arguments, *numbers], ranges)
         assert (out == 3.5).all()
+
+
+def test_launches_of_several_threads_have_their_own_faults(library):
+    def refused(kernel):
+        with pytest.raises(CheckError) as caught:
+            run(library, kernel)
+        return str(caught.value)
+
+    kernels = ["set_twice", "past_the_array", "vector_after_vector", "too_much"] * 8
+    with ThreadPoolExecutor(4) as pool:
+        messages = list(pool.map(refused, kernels))
+    rules = ["[flag]", "[global-bounds]", "[hazard]", "[capacity]"] * 8
+    assert all(rule in message for rule, message in zip(rules, messages, strict=True))
 
 
 @pytest.mark.parametrize("blocks", [0, 65536])
