@@ -55,7 +55,13 @@ def wants(config: pytest.Config, marker: str) -> bool:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "device" in metafunc.fixturenames:
         devices: list[object] = list(DEVICES)
-        if wants(metafunc.config, "cuda") and "cuda" not in devices:
+        only = metafunc.definition.get_closest_marker("only_on")
+        if only is not None:
+            devices = [d for d in DEVICES if d in only.args]
+            if not devices:
+                reason = f"tests {only.kwargs['what']}, on {' and '.join(only.args)}"
+                devices = [pytest.param(DEVICES[0], marks=pytest.mark.skip(reason))]
+        elif wants(metafunc.config, "cuda") and "cuda" not in devices:
             devices.append(pytest.param("cuda", marks=pytest.mark.cuda))
         metafunc.parametrize("device", devices)
 

@@ -79,6 +79,16 @@ def find(device: str) -> DeviceInfo:
     )
 
 
+@functools.cache
+def full_name(device: str) -> str:
+    """The name that arrays and streams of a device have: "cuda:0" for "cuda".
+
+    >>> full_name("cpu:0")
+    'cpu'
+    """
+    return find(device).name
+
+
 def current() -> str:
     """Name of the device of launches on NumPy arrays, and of new arrays: the setting `device`."""
     device: str = settings.device

@@ -769,7 +769,7 @@ def fitted_scalar(value: Any, dtype: DType) -> Any:
 
 def launch_device(values: Sequence[Any], stream: Any, name: str) -> str:
     """Where a launch runs: where its arrays live, else the current device."""
-    here = backends.current()
+    here = backends.full_name(backends.current())
     places = {v.__ruda_device__ for v in values if hasattr(v, "__ruda_device__")}
     if here == "sim":
         places = {"sim" if p == "cpu" else p for p in places}  # they share the host's memory

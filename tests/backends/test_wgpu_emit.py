@@ -10,7 +10,7 @@ import pytest
 
 import ruda
 from ruda.backends.wgpu.adapter import PORTABLE
-from ruda.backends.wgpu.device import Module
+from ruda.backends.wgpu.modules import Module
 from ruda.errors import UnsupportedError
 from ruda.jit.kernel import as_dimensions
 from tests.jit.case import InOut, Out

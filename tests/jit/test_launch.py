@@ -830,6 +830,7 @@ def test_no_source():
         ruda.jit(lambda x: None)[1, 32](ones())
 
 
+@pytest.mark.only_on("sim", "cpu", what="that work on the host's processor can be ended")
 def test_interrupting_a_long_launch(device):
     """Ctrl-C ends a launch, and the process can launch again."""
     code = f"""

@@ -31,7 +31,8 @@ def elif_chain(n: int) -> str:
 
 
 def loops(n: int) -> str:
-    lines = [f"{'    ' * (k + 1)}for i{k} in range(2):" for k in range(n)]
+    rounds = [2 if k % 3 == 0 else 1 for k in range(n)]
+    lines = [f"{'    ' * (k + 1)}for i{k} in range({r}):" for k, r in enumerate(rounds)]
     return "\n".join(["@ruda.jit", "def kernel(x):", *lines, "    " * (n + 1) + "x[1] += 1", ""])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -85,6 +86,13 @@ def is_software(adapter: Any) -> bool:
     return bool(adapter.info["adapter_type"] in ("CPU", "Unknown"))
 
 
+def _cuts_loops(info: Mapping[str, Any]) -> bool:
+    """Whether the driver ends a thread's loops after 65535 rounds: Mesa 22.3's does, 25.0's does
+    not, and between them nobody has looked."""
+    found = re.search(r"Mesa (\d+)", str(info["description"]))
+    return "llvmpipe" in str(info["device"]) and (found is None or int(found[1]) < 25)
+
+
 def caps(adapter: Any) -> Mapping[str, Any]:
     """What kernels for an adapter may use."""
     features, limits, info = adapter.features, adapter.limits, adapter.info
@@ -92,6 +100,7 @@ def caps(adapter: Any) -> Mapping[str, Any]:
         "adapter": info["device"],
         "driver": info["description"],
         "dialect": "naga",
+        "cuts_loops": _cuts_loops(info),
         "int64": "shader-int64" in features,
         "float64": {"shader-f64", "shader-int64"} <= set(features),  # its bits are an integer's
         "int64_atomics": "shader-int64-atomic-all-ops" in features,

@@ -66,6 +66,7 @@ from ruda.jit.ir import (
 from ruda.settings import settings
 
 AXES = "xyz"
+DEEPEST = 120  # blocks in blocks: WGSL has 127, of which the text uses some itself
 LARGE = 1024  # bytes of a constant array that is written into the text
 # dtype -> how a value is held; index and weak_int depend on the variant.
 HELD = {
@@ -227,6 +228,11 @@ class Emitter:
         self.bindings: dict[str, Binding] = {}
         self.typed: dict[str, str] = {}  # arrays that are held as their dtype: element kinds
         self.atomics: set[str] = set()
+        # An old driver ends loops by itself: what leaves one otherwise says so, and it is asked.
+        self.guards = bool(target.get("cuts_loops")) and any(
+            isinstance(s, (For, While)) for s in ir.statements(function.body)
+        )
+        self.loops: list[str] = []  # variables that tell how the loops around were left
         self.constants: list[bytes] = []
         self.memory()
 
@@ -295,6 +301,8 @@ class Emitter:
         f = self.function
         self.written = {v for s in ir.statements(f.body) for v in ir.written(s)}
         self.parameters.append(Parameter("zero", "u32", ("zero",)))
+        if self.guards:
+            self.parameters.append(Parameter("kernel", "u32", ("kernel",)))
         head = self.coordinates()
         head += self.arguments()
         self.body(f.body, 1)
@@ -330,6 +338,7 @@ class Emitter:
             "dynamic": any(a.dynamic for a in f.arrays),
             "constants": tuple(self.constants),
             "reports": bool(self.sites),
+            "guarded": self.guards,
         }
         return Source(
             text=text,
@@ -392,6 +401,9 @@ class Emitter:
                 f"@group(0) @binding({number}) var<storage, read_write> reports: "
                 "array<atomic<u32>>;"
             )
+            number += 1
+        if self.guards:
+            rows.append(f"@group(0) @binding({number}) var<storage, read_write> cut: array<u32>;")
         for a in self.function.arrays:
             self.declare_array(a)
         return "\n".join(rows)
@@ -567,6 +579,13 @@ class Emitter:
         return f"{base}{self.serial}"
 
     def line(self, depth: int, text: str) -> None:
+        if depth > DEEPEST:
+            raise UnsupportedError(
+                f"`{self.function.name}` is nested too deeply for WGSL, which has {DEEPEST} levels",
+                self.place,
+                hint="split the chain of `elif`, the ternaries or the loops into statements of "
+                "their own",
+            )
         self.lines.append("  " * depth + text)
         self.numbers.append(self.place.line)
 
@@ -631,13 +650,14 @@ class Emitter:
             case For():
                 self.counted(s, depth)
             case While(condition, body):
+                self.open_loop(depth)
                 self.line(depth, "loop {")
                 if not (isinstance(condition, Const) and condition.value):
-                    self.line(depth + 1, f"if (!({e(condition)})) {{ break; }}")
+                    self.line(depth + 1, f"if (!({e(condition)})) {{ {self.leave()} }}")
                 self.body(body, depth + 1)
-                self.line(depth, "}")
+                self.close_loop(depth)
             case Break():
-                self.line(depth, "break;")
+                self.line(depth, self.leave())
             case Continue():
                 self.line(depth, "continue;")
             case ir.Return():
@@ -674,11 +694,11 @@ class Emitter:
             test, change = ("lt", "add") if step == 1 else ("gt", "sub")
             test = self.compared(test, kind, name, end)
             after = self.integer_text(change, kind, name, literal(1, kind))
-            self.line(depth, f"for ({name} = {start}; {test}; {name} = {after}) {{")
+            self.open_for(f"{name} = {start}", test, f"{name} = {after}", depth)
             if self.assigned_inside(s):
                 raise AssertionError("the variable of a loop belongs to the loop")
             self.body(s.body, depth + 1)
-            self.line(depth, "}")
+            self.close_loop(depth)
             return
         first, each, count, k = (self.fresh(n) for n in ("first", "step", "count", "k"))
         unsigned = UNSIGNED[kind]
@@ -688,12 +708,34 @@ class Emitter:
         self.line(depth, f"let {count} = trips_{kind}({first}, {stop}, {each});")
         test = self.compared("lt", unsigned, k, count)
         after = self.integer_text("add", unsigned, k, unit)
-        self.line(depth, f"for (var {k} = {zero}; {test}; {k} = {after}) {{")
+        self.open_for(f"var {k} = {zero}", test, f"{k} = {after}", depth)
         number = k if kind in wide.KINDS else f"{kind}({k})"
         way = self.integer_text("mul", kind, number, each)
         self.line(depth + 1, f"{name} = {self.integer_text('add', kind, first, way)};")
         self.body(s.body, depth + 1)
+        self.close_loop(depth)
+
+    def open_for(self, first: str, test: str, after: str, depth: int) -> None:
+        self.open_loop(depth)
+        if self.guards:
+            self.line(depth, f"for ({first}; ; {after}) {{")
+            self.line(depth + 1, f"if (!{test}) {{ {self.leave()} }}")
+        else:
+            self.line(depth, f"for ({first}; {test}; {after}) {{")
+
+    def open_loop(self, depth: int) -> None:
+        if self.guards:
+            self.loops.append(self.fresh("left"))
+            self.line(depth, f"var {self.loops[-1]} = false;")
+
+    def leave(self) -> str:
+        """Out of the innermost loop."""
+        return f"{self.loops[-1]} = true; break;" if self.guards else "break;"
+
+    def close_loop(self, depth: int) -> None:
         self.line(depth, "}")
+        if self.guards:
+            self.line(depth, f"if (!{self.loops.pop()}) {{ cut[0] = p.kernel; }}")
 
     def assigned_inside(self, s: For) -> bool:
         return any(s.variable in ir.written(x) for x in ir.statements(s.body))

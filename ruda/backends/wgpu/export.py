@@ -56,7 +56,7 @@ def export(
 
     UnsupportedError where a browser cannot run the kernel (float64, 64-bit integers, `print`).
     """
-    from ruda.backends.wgpu.device import Module
+    from ruda.backends.wgpu.modules import Module
     from ruda.jit.tools import describe
 
     found = describe(kernel, "wgpu", types, block=block, constexpr=constexpr, shared=shared)

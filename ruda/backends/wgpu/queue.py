@@ -4,6 +4,9 @@ Errors inside `queue.submit` end the process, and no `try` catches them. So noth
 recorded is ever destroyed or left mapped, a buffer goes back to the pool when Python forgets it
 (the queue keeps its order, so it may be used again at once), and whoever writes or reads from the
 host first submits what is recorded.
+
+Recording goes past wgpu-py's methods, which cost three times as much, straight to its library. What
+is wrong with a recorded command is told when its encoder is finished.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -24,9 +28,10 @@ from ruda.settings import settings
 SLOT = 256  # alignment of dynamic offsets
 SLOTS = 1024  # parameter blocks of a batch
 BATCH = 256  # dispatches of a batch
-SMALL = 1 << 16  # bytes that are written without a thought about staging memory
 WRITES = 1 << 25  # bytes of pending writes after which a submit frees their staging memory
 IN_FLIGHT = 8  # submits before the host waits
+STAGES = 4  # staging buffers that are kept of a size
+SPINS = 300  # questions to the device before the host sleeps between them
 
 
 class Queue:
@@ -35,60 +40,101 @@ class Queue:
     def __init__(self, adapter: Any) -> None:
         wgpu = adapters.runtime()
         self.adapter, self.usage = adapter, wgpu.BufferUsage
+        self.name = str(adapter.info["device"])
         features = [f for f in adapters.FEATURES if f in adapter.features]
         try:
             self.device = adapter.request_device_sync(required_features=features)
         except Exception as error:
-            raise DeviceError(f"{adapter.info['device']} gives no device: {error}") from error
+            raise DeviceError(f"{self.name} gives no device: {_first_line(error)}") from error
+        from wgpu.backends.wgpu_native import ffi, lib
+
+        self.library, self.no_index = lib, ffi.NULL
+        self.offset = ffi.new("uint32_t[1]")
         self.lock = threading.RLock()
         self.process = os.getpid()
+        self.lost = ""
+        # A software driver's submit waits for the one before, and lets no signal through.
+        self.waits = adapters.is_software(adapter)
         self.staging: dict[int, list[Any]] = {}
         # A buffer may be used again at once: the queue keeps its order. Dropping one that is
         # recorded is safe, too: the encoder holds it.
         self.pool = Pool(
-            str(adapter.info["device"]),
+            self.name,
             request=self.request,
             wait=self.trim,
             limit=lambda: settings.memory_limit,
         )
         self.encoder: Any = None
         self.compute: Any = None
+        self.passing: Any = None  # the library's handle of `compute`
         self.pipeline: Any = None
-        self.dispatches = 0
-        self.slot = 0
-        self.submits = 0
-        self.pending = 0
-        self.alive: list[Any] = []
-        self.blocks = np.zeros(SLOT * SLOTS, np.uint8)
+        self.block: bytes | None = None  # the last parameter block, in the last slot
+        self.dispatches = self.slot = 0
+        self.submits = self.pending = 0
+        self.kernels: list[str] = []  # of the open batch
+        self.numbers: dict[str, int] = {}  # of kernels whose loops are watched
+        self.watching = False
+        self.blocks = bytearray(SLOT * SLOTS)
         self.ring = self.create(SLOT * SLOTS, self.usage.UNIFORM | self.usage.COPY_DST)
+        self.cut = self.allocate(4)
+        self.fill(self.cut, np.zeros(4, np.uint8))
+
+    # ---- errors
+
+    def check(self) -> None:
+        """Tell who may not use the device any more."""
+        if self.process != os.getpid():
+            raise DeviceError(
+                "this process was forked after the WebGPU device was made, and cannot use it; "
+                "start processes by `spawn`, or touch the device only in the children"
+            )
+        if self.lost:
+            raise DeviceError(self.lost)
+
+    def notice(self, error: Exception) -> None:
+        """Raise if an error says that the device is gone, now and for whatever comes."""
+        if "lost" in str(error) or "destroyed" in str(error):
+            self.compute = self.encoder = self.passing = None
+            self.lost = (
+                f"the device {self.name} is lost, and its arrays with it: {_first_line(error)}; "
+                "a new process can use it again"
+            )
+            raise DeviceError(self.lost) from error
+
+    def guarded(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """A call of wgpu-py, whose errors become ours."""
+        try:
+            return function(*arguments, **named)
+        except adapters.runtime().GPUError as error:
+            self.notice(error)
+            raise DeviceError(f"{self.name}: {_first_line(error)}") from error
 
     # ---- buffers
 
     def create(self, size: int, usage: Any) -> Any:
         try:
             return self.device.create_buffer(size=size, usage=usage)
-        except Exception as error:
+        except adapters.runtime().GPUError as error:
+            self.notice(error)
             raise OutOfMemoryError(
-                f"{self.adapter.info['device']} has no buffer of {size:,} bytes "
-                f"({self.pool.in_use:,} held by arrays): {_first_line(error)}"
+                f"{self.name} has no buffer of {size:,} bytes ({self.pool.in_use:,} held by "
+                f"arrays): {_first_line(error)}"
             ) from error
 
     def request(self, size: int) -> Any:
         """A new buffer for arrays; None where the driver has none."""
-        u = self.usage
+        usage = self.usage.STORAGE | self.usage.COPY_SRC | self.usage.COPY_DST
         try:
-            return self.create(size, u.STORAGE | u.COPY_SRC | u.COPY_DST)
+            return self.create(size, usage)
         except OutOfMemoryError:
             return None
 
     def allocate(self, nbytes: int) -> Block:
         """A buffer of at least `nbytes`."""
-        size = bucket(max(nbytes, 4))
         limit = int(self.adapter.limits["max-buffer-size"])
-        if size > limit:
+        if bucket(max(nbytes, 4)) > limit:
             raise OutOfMemoryError(
-                f"{nbytes:,} bytes are more than a buffer of {self.adapter.info['device']} may "
-                f"have ({limit:,})"
+                f"{nbytes:,} bytes are more than a buffer of {self.name} may have ({limit:,})"
             )
         with self.lock:
             self.check()
@@ -100,65 +146,115 @@ class Queue:
             self.wait()
             self.staging.clear()
 
-    def check(self) -> None:
-        if self.process != os.getpid():
-            raise DeviceError(
-                "this process was forked after the WebGPU device was made, and cannot use it; "
-                "start processes by `spawn`, or touch the device only in the children"
-            )
-
     # ---- batches
 
-    def dispatch(
-        self, pipeline: Any, group: Any, block: bytes, counts: Sequence[int], keep: Any
-    ) -> None:
+    def record(self, plan: Any, name: str) -> None:
         """Record a dispatch with its parameter block."""
-        slots = -(-len(block) // SLOT)
-        if self.slot + slots > SLOTS or self.dispatches >= BATCH:
-            self.flush()
-        if self.compute is None:
-            self.encoder = self.device.create_command_encoder()
-            self.compute, self.pipeline = self.encoder.begin_compute_pass(), None
-        if self.pipeline is not pipeline:
-            self.compute.set_pipeline(pipeline)
-            self.pipeline = pipeline
-        at = self.slot * SLOT
-        self.blocks[at : at + len(block)] = np.frombuffer(block, np.uint8)
-        self.slot += slots
-        self.compute.set_bind_group(0, group, [at])
-        self.compute.dispatch_workgroups(*counts)
-        self.dispatches += 1
-        self.alive.append(keep)
+        block, library = plan.block, self.library
+        with self.lock:
+            slots = -(-len(block) // SLOT)
+            if self.slot + slots > SLOTS or self.dispatches >= BATCH:
+                self.flush()
+            if self.compute is None:
+                self.begin()
+            passing = self.passing
+            if self.pipeline is not plan.pipeline:
+                library.wgpuComputePassEncoderSetPipeline(passing, plan.pipeline._internal)
+                self.pipeline = plan.pipeline
+            if self.block is not block:
+                at = self.slot * SLOT
+                self.blocks[at : at + len(block)] = block
+                self.slot += slots
+                self.block, self.offset[0] = block, at
+            library.wgpuComputePassEncoderSetBindGroup(
+                passing, 0, plan.group._internal, 1, self.offset
+            )
+            library.wgpuComputePassEncoderDispatchWorkgroups(passing, *plan.counts)
+            self.dispatches += 1
+            self.kernels.append(name)
+            if plan.guarded:
+                self.watching = True
+
+    def begin(self) -> None:
+        self.check()
+        self.encoder = self.guarded(self.device.create_command_encoder)
+        self.compute = self.guarded(self.encoder.begin_compute_pass)
+        self.passing, self.pipeline, self.block = self.compute._internal, None, None
 
     def flush(self) -> None:
         """Submit what is recorded."""
         with self.lock:
             if self.compute is None:
                 return
-            compute, encoder = self.compute, self.encoder
-            self.compute = self.encoder = self.pipeline = None
-            count = self.slot * SLOT
+            self.check()
+            if self.waits:
+                self.until_done()
+            compute, encoder, used = self.compute, self.encoder, self.slot * SLOT
+            kernels, self.kernels = self.kernels, []
+            self.compute = self.encoder = self.passing = self.pipeline = self.block = None
             self.slot = self.dispatches = 0
-            alive, self.alive = self.alive, []
-            compute.end()
-            commands = encoder.finish()
-            self.device.queue.write_buffer(self.ring, 0, self.blocks[:count])
+            try:
+                compute.end()
+                commands = encoder.finish()
+            except adapters.runtime().GPUError as error:
+                self.notice(error)
+                names = ", ".join(f"`{name}`" for name in dict.fromkeys(kernels))
+                raise DeviceError(
+                    f"{self.name} refuses the launches of {names}: {_first_line(error)}"
+                ) from error
+            if used:
+                view = memoryview(self.blocks)[:used]
+                self.guarded(self.device.queue.write_buffer, self.ring, 0, view)
             self.submit(commands)
-            del alive
 
     def submit(self, commands: Any) -> None:
-        self.device.queue.submit([commands])
+        self.guarded(self.device.queue.submit, [commands])
         self.pending = 0
         self.submits += 1
         if self.submits % IN_FLIGHT == 0:
-            self.device._poll_wait()
+            self.until_done()
+
+    def until_done(self) -> None:
+        """Wait for all that is submitted, so that Ctrl-C can end it."""
+        for _ in range(SPINS):
+            if self.is_done():
+                return
+        pause = 2e-5
+        while not self.is_done():
+            time.sleep(pause)
+            pause = min(1.5 * pause, 1e-3)
+
+    def is_done(self) -> bool:
+        # The library answers in one byte of the word that its header promises.
+        found = self.library.wgpuDevicePoll(self.device._internal, False, self.no_index)
+        return bool(found & 0xFF)
 
     def wait(self) -> None:
         """Until the device has done everything."""
         with self.lock:
             self.check()
             self.flush()
-            self.device._poll_wait()
+            self.until_done()
+            self.settle()
+
+    def number_of(self, kernel: str) -> int:
+        """The number by which a kernel tells that a loop of it was cut off."""
+        return self.numbers.setdefault(kernel, len(self.numbers) + 1)
+
+    def settle(self) -> None:
+        """Raise if the driver has cut loops off in what is done."""
+        if not self.watching:
+            return
+        self.watching = False
+        with self.staged(self.cut, 0, 4) as data:
+            number = int.from_bytes(data, "little")
+        if number:
+            self.guarded(self.device.queue.write_buffer, self.cut.address, 0, bytes(4))
+            names = {n: name for name, n in self.numbers.items()}
+            raise DeviceError(
+                f"`{names[number]}`: {self.name} ends a thread's loops after 65535 rounds in all, "
+                "and what it wrote is wrong; Mesa 25 does not: use a newer driver, or `cpu`"
+            )
 
     # ---- copies
 
@@ -174,10 +270,7 @@ class Queue:
                 whole = np.zeros(high - low, np.uint8) if inner is None else inner
                 whole[start - low : stop - low] = data
                 data = whole
-            self.device.queue.write_buffer(buffer.address, low, np.ascontiguousarray(data))
-            self.pending += data.size
-            if self.pending > WRITES:
-                self.submit(self.device.create_command_encoder().finish())
+            self.send(buffer, low, np.ascontiguousarray(data))
 
     def fill(self, buffer: Block, data: np.ndarray[Any, Any]) -> None:
         """Bytes to a new buffer from its start."""
@@ -187,16 +280,23 @@ class Queue:
             rest = -data.size % 4
             if rest:
                 data = np.concatenate([data, np.zeros(rest, np.uint8)])
-            self.device.queue.write_buffer(buffer.address, 0, data)
-            self.pending += data.size
-            if self.pending > WRITES:
+            self.send(buffer, 0, data)
+
+    def send(self, buffer: Block, offset: int, data: np.ndarray[Any, Any]) -> None:
+        """Whole words, in pieces whose staging memory is given back in between."""
+        for at in range(0, data.size, WRITES):
+            piece = data[at : at + WRITES]
+            self.guarded(self.device.queue.write_buffer, buffer.address, offset + at, piece)
+            self.pending += piece.size
+            if self.pending >= WRITES:
                 self.submit(self.device.create_command_encoder().finish())
 
     def read(self, buffer: Block, offset: int, out: np.ndarray[Any, Any]) -> None:
         """Bytes from the device; done when it returns."""
         low, high = offset & ~3, -(-(offset + out.size) // 4) * 4
-        found = self.read_words(buffer, low, high - low)
-        out[:] = found[offset - low : offset - low + out.size]
+        with self.lock, self.mapped(buffer, low, high - low) as data:
+            found = np.frombuffer(data, np.uint8)
+            out[:] = found[offset - low : offset - low + out.size]
 
     def read_words(self, buffer: Block, offset: int, nbytes: int) -> np.ndarray[Any, Any]:
         with self.lock, self.mapped(buffer, offset, nbytes) as data:
@@ -204,24 +304,35 @@ class Queue:
 
     @contextlib.contextmanager
     def mapped(self, buffer: Block, offset: int, nbytes: int) -> Iterator[Any]:
-        """Words of a buffer, seen by the host through a pooled staging buffer."""
+        """Words of a buffer as they are after all that was recorded, seen by the host."""
         self.check()
         self.flush()
+        self.settle()
+        with self.staged(buffer, offset, nbytes) as data:
+            yield data
+
+    @contextlib.contextmanager
+    def staged(self, buffer: Block, offset: int, nbytes: int) -> Iterator[Any]:
+        """The same through a pooled staging buffer, whatever became of the launches."""
         size = bucket(nbytes)
         idle = self.staging.setdefault(size, [])
-        u = self.usage
-        stage = idle.pop() if idle else self.create(size, u.MAP_READ | u.COPY_DST)
-        encoder = self.device.create_command_encoder()
-        encoder.copy_buffer_to_buffer(buffer.address, offset, stage, 0, nbytes)
-        self.submit(encoder.finish())
-        stage.map_sync("READ")
+        usage = self.usage.MAP_READ | self.usage.COPY_DST
+        stage = idle.pop() if idle else self.create(size, usage)
+        encoder = self.guarded(self.device.create_command_encoder)
+        self.guarded(encoder.copy_buffer_to_buffer, buffer.address, offset, stage, 0, nbytes)
+        self.submit(self.guarded(encoder.finish))
+        self.until_done()
+        self.guarded(stage.map_async("READ_NOSYNC").sync_wait)
         try:
             yield stage.read_mapped(0, nbytes, copy=False)
         finally:
             stage.unmap()
-            if len(idle) < 4:
+            if len(idle) < STAGES:
                 idle.append(stage)
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]
+    """What an error says first, without the frame that wgpu puts around it."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    rest = [x for x in lines if x and x not in ("Validation Error", "Caused by:")]
+    return next((x for x in rest if not x.startswith("In wgpu")), rest[0] if rest else repr(error))

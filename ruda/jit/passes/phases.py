@@ -39,6 +39,7 @@ from ruda.jit.passes.indices import extent, linear_thread, op
 from ruda.jit.passes.uniformity import check_barriers
 
 PHASE = Variable("phase?", dtypes.int64)
+PHASE_WORD = Variable("phase?", dtypes.int32)  # for targets that may have no int64
 KEPT = "kept?"  # arrays so named are memory of the launch
 
 
@@ -60,11 +61,12 @@ def has_phases(function: Function) -> bool:
 
 def hidden(lowered: Function) -> Hidden | None:
     """The hidden parameters of a lowered kernel; None if it has no phases."""
-    if PHASE not in lowered.parameters:
+    phase = next((p for p in (PHASE, PHASE_WORD) if p in lowered.parameters), None)
+    if phase is None:
         return None
     kept = [p.dtype for p in lowered.parameters if p.name.startswith(KEPT)]
     count = sum(
-        isinstance(s, If) and any(e == Read(PHASE) for e in ir.walk(s.condition))
+        isinstance(s, If) and any(e == Read(phase) for e in ir.walk(s.condition))
         for s in lowered.body
     )
     return Hidden(count, tuple(d for d in kept if isinstance(d, DType)))
@@ -110,6 +112,20 @@ def split_phases(function: Function, lower: Callable[[Function], Function]) -> F
     return replace(function, parameters=parameters, body=tuple(out), arrays=tuple(arrays))
 
 
+def count_in_words(function: Function) -> Function:
+    """The phase's number as an int32."""
+
+    def change(node: Expr) -> Expr:
+        match node:
+            case Op("eq", (Read(variable), Const(k))) if variable == PHASE:
+                return replace(node, operands=(Read(PHASE_WORD), Const(k, PHASE_WORD.dtype)))
+        return node
+
+    parameters = tuple(PHASE_WORD if p == PHASE else p for p in function.parameters)
+    body = ir.rewrite_body(function.body, change)
+    return replace(function, parameters=parameters, body=body)
+
+
 def _cut(body: Body) -> list[Body]:
     out: list[list[Statement]] = [[]]
     for s in body:
@@ -119,7 +135,7 @@ def _cut(body: Body) -> list[Body]:
         inner = next((i for i in ir.statements((s,)) if _is_grid(i)), None)
         if inner is not None:
             raise UnsupportedError(
-                "on the CPU a barrier of the grid stands at the top level of the kernel only",
+                "a barrier of the grid stands at the top level of the kernel only, but on CUDA",
                 inner.place,
                 hint="end the kernel here and launch a second one",
             )
@@ -139,8 +155,8 @@ def _refuse_memory(function: Function, bodies: list[Body]) -> None:
                 function.place,
             )
             raise UnsupportedError(
-                f"`{array.name}` is {array.space} memory, and does not outlive a barrier of the "
-                "grid on the CPU",
+                f"`{array.name}` is {array.space} memory, and outlives a barrier of the grid only "
+                "on CUDA",
                 place,
                 hint="keep what is needed after the barrier in an array argument",
             )

@@ -16,7 +16,7 @@ from ruda.jit.passes.guards import hoist_guards
 from ruda.jit.passes.indices import expand, simplify
 from ruda.jit.passes.jumps import structure_jumps
 from ruda.jit.passes.names import Names
-from ruda.jit.passes.phases import has_phases, split_phases
+from ruda.jit.passes.phases import count_in_words, has_phases, split_phases
 from ruda.jit.passes.predicate import predicate
 from ruda.jit.passes.prefetch import prefetch_rounds
 from ruda.jit.passes.strides import share_rounds
@@ -52,6 +52,13 @@ def meet(function: Function) -> Function:
     return predicate(structure_jumps(function))
 
 
+def meet_in_phases(function: Function) -> Function:
+    """The same, with a launch for each part between barriers of the grid."""
+    if has_phases(function):
+        return count_in_words(split_phases(function, meet))
+    return meet(function)
+
+
 def accept_barriers(function: Function) -> Function:
     """The function as it is; an error if a barrier is provably not reached by every thread."""
     if ir.has_barrier(function.body):
@@ -61,7 +68,7 @@ def accept_barriers(function: Function) -> Function:
 
 PIPELINE: dict[str, tuple[Pass, ...]] = {
     "cpu": (simplify, join_conditions, remove_wraps, spread, hoist_guards, prefetch_rounds),
-    "wgpu": (simplify, join_conditions, remove_wraps, meet),
+    "wgpu": (simplify, join_conditions, remove_wraps, meet_in_phases),
     "cuda": (simplify, join_conditions, remove_wraps, accept_barriers, coarsen),
     "ascend": (simplify, join_conditions, remove_wraps, meet),
 }

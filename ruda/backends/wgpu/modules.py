@@ -1,0 +1,167 @@
+"""A kernel on a WebGPU device: its lowered IR, its texts, and the pipelines made of them."""
+
+from __future__ import annotations
+
+import functools
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ruda.backends.base import Launch, Source
+from ruda.backends.wgpu import adapter as adapters
+from ruda.backends.wgpu.widths import Widths
+from ruda.errors import KernelError, LaunchValueError, Place, UnsupportedError
+from ruda.jit import ir
+from ruda.jit.ir import Array, Function, Variable
+from ruda.settings import settings
+
+FORMAT = {
+    "u32": "I", "i32": "i", "f32": "f", "i64": "q", "u64": "Q", "f64": "d", "c64": "ff",
+    "c128": "dd", "bool": "I", "I64": "q", "U64": "Q",
+}  # fmt: skip
+
+
+@dataclass
+class Form:
+    """A kernel's text for one variant, and its pipelines by words of dynamic shared memory."""
+
+    source: Source
+    pack: struct.Struct
+    layout: Any = None
+    shader: Any = None
+    pipelines: dict[int, Any] = field(default_factory=dict)
+    groups: dict[Any, Any] = field(default_factory=dict)
+    constants: list[Any] | None = None  # buffers of large captured arrays
+
+
+@dataclass(eq=False)
+class Module:
+    """A kernel on a device: its lowered IR, and the forms that launches have asked for.
+
+    `arrays` are the array parameters with their positions; those that only phases know, which keep
+    what threads hold from one barrier of the grid to the next, come last.
+    """
+
+    function: Function
+    target: Mapping[str, Any]
+    device: str
+    queue: Any = None
+    forms: dict[Any, Form] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        from ruda.jit import passes
+        from ruda.jit.passes.phases import hidden
+        from ruda.jit.passes.reports import lower_reports
+
+        reporting, self.sites = lower_reports(self.function)
+        self.warned: set[Any] = set()  # places of notes that were told
+        self.lowered = passes.lower(reporting, "wgpu")
+        parameters = self.lowered.parameters
+        self.arrays = [(k, p) for k, p in enumerate(parameters) if isinstance(p, Array)]
+        self.scalars = any(isinstance(p, Variable) for p in self.function.parameters)
+        self.phases = hidden(self.lowered)
+        self.widths = Widths(self.lowered)
+
+    @functools.cached_property
+    def written(self) -> frozenset[int]:
+        """The positions of the arrays that the kernel writes."""
+        names = {
+            s.array.name
+            for s in ir.statements(self.lowered.body)
+            if isinstance(s, (ir.Store, ir.Atomic))
+        }
+        return frozenset(k for k, p in self.arrays if p.name in names)
+
+    def plain(self) -> Source:
+        """The text that a simple launch uses."""
+        from ruda.backends.wgpu.emit import plain_variant
+
+        return self.form(plain_variant(self.lowered)).source
+
+    def form(self, variant: Any) -> Form:
+        """The form for a variant, or its wide one if indices do not fit 31 bits."""
+        from ruda.backends.wgpu.emit import NeedsWide, emit
+
+        found = self.forms.get(variant)
+        if found is None:
+            try:
+                source = emit(self.lowered, self.sites, self.target, variant)
+            except NeedsWide:
+                assert not variant.wide
+                found = self.forms[variant] = self.form(replace(variant, wide=True))
+                return found
+            parameters = source.options["parameters"]
+            pack = struct.Struct("<" + "".join(FORMAT[p.kind] for p in parameters))
+            found = self.forms[variant] = Form(source, pack)
+        return found
+
+
+def check_limits(module: Module, form: Form, launch: Launch) -> None:
+    """What the adapter cannot run, told before anything is compiled."""
+    name, target, options = module.function.name, module.target, form.source.options
+    shared = options["shared"] + (launch.shared_bytes if options["dynamic"] else 0)
+    if shared > target["max_shared"]:
+        raise LaunchValueError(
+            f"`{name}` uses {shared} bytes of shared memory; {target['adapter']!r} has "
+            f"{target['max_shared']}"
+        )
+    count = len(options["buffers"]) + len(options["constants"]) + options["reports"]
+    if count > target["max_buffers"]:
+        raise LaunchValueError(
+            f"`{name}` has {count} arrays; {target['adapter']!r} binds {target['max_buffers']}: "
+            "put several into one"
+        )
+
+
+def build(module: Module, form: Form, launch: Launch) -> Any:
+    """The pipeline of a form for an amount of dynamic shared memory."""
+    words = -(-launch.shared_bytes // 4) if form.source.options["dynamic"] else 0
+    pipeline = form.pipelines.get(words)
+    if pipeline is None:
+        check_limits(module, form, launch)
+        if settings.debug >= 4:
+            print(form.source.text)
+        pipeline = form.pipelines[words] = compile_form(module, form, words)
+    return pipeline
+
+
+def compile_form(module: Module, form: Form, words: int) -> Any:
+    """Shader, explicit layout and pipeline. An error comes back at the user's line."""
+    wgpu, device = adapters.runtime(), module.queue.device
+    options = form.source.options
+    try:
+        if form.shader is None:
+            form.shader = device.create_shader_module(code=form.source.text)
+        if form.layout is None:
+            visible = wgpu.ShaderStage.COMPUTE
+            uniform = {"type": "uniform", "has_dynamic_offset": True}
+            entries = [{"binding": 0, "visibility": visible, "buffer": uniform}]
+            constants = [False] * len(options["constants"])
+            words_of_ours = [True] * (options["reports"] + options["guarded"])
+            for k, written in enumerate([*options["buffers"], *constants, *words_of_ours]):
+                kind = {"type": "storage" if written else "read-only-storage"}
+                entries.append({"binding": k + 1, "visibility": visible, "buffer": kind})
+            form.layout = device.create_bind_group_layout(entries=entries)
+        layout = device.create_pipeline_layout(bind_group_layouts=[form.layout])
+        compute: dict[str, Any] = {"module": form.shader, "entry_point": "main"}
+        if options["dynamic"]:
+            compute["constants"] = {"dynamic_count": max(1, words)}
+        return device.create_compute_pipeline(layout=layout, compute=compute)
+    except wgpu.GPUError as error:
+        module.queue.notice(error)
+        raise compile_error(form.source, error, module) from error
+
+
+def compile_error(source: Source, error: Exception, module: Module) -> KernelError:
+    """The driver's message at the line of the kernel that it is about."""
+    text = str(error).strip()
+    found = re.search(r"wgsl:(\d+)", text)
+    line = 0
+    if found and int(found[1]) <= len(source.lines):
+        line = source.lines[int(found[1]) - 1]
+    place = Place(source.file, line) if line else module.function.place
+    problem = UnsupportedError(f"the WGSL compiler refuses this kernel: {text}", place)
+    problem.add_note("this is a mistake in ruda's WGSL, please report it")
+    return problem
