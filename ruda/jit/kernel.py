@@ -769,7 +769,7 @@ def fitted_scalar(value: Any, dtype: DType) -> Any:
 
 def launch_device(values: Sequence[Any], stream: Any, name: str) -> str:
     """Where a launch runs: where its arrays live, else the current device."""
-    here = backends.full_name(backends.current())
+    here = backends.current()
     places = {v.__ruda_device__ for v in values if hasattr(v, "__ruda_device__")}
     if here == "sim":
         places = {"sim" if p == "cpu" else p for p in places}  # they share the host's memory
@@ -780,7 +780,7 @@ def launch_device(values: Sequence[Any], stream: Any, name: str) -> str:
         )
     device: str = next(iter(places), here)
     if device == here and ":" not in device:  # "cuda" is the device that arrays call "cuda:0"
-        found = backends.find(device).name
+        found = backends.full_name(device)
         device = found if found.startswith(f"{device}:") else device
     if stream is not None and stream.device != device and {stream.device, device} != {"cpu", "sim"}:
         raise LaunchTypeError(

@@ -26,6 +26,7 @@ from ruda.settings import settings
 MAX_GROUPS = 64  # bind groups that a pipeline keeps
 MAX_PLANS = 128  # plans that a launcher keeps
 ALIGN = 256  # of a binding's offset in its buffer
+WEAK = {"weak_int": int, "weak_float": float, "weak_complex": complex}
 Guards = Sequence[tuple[Any, Any, Any]]
 
 
@@ -61,8 +62,7 @@ _local = threading.local()
 def launcher(
     module: Module, launch: Launch, fallback: Callable[..., Any] | None, guards: Guards
 ) -> Callable[..., None]:
-    """A callable for a kernel's arguments; what has no plan goes to `fallback`, which checks it
-    and comes back."""
+    """A callable for a kernel's arguments; what does not fit goes to `fallback`, once."""
     check_launch(module, launch)
     plans: dict[Any, Plan] = {}
 
@@ -82,8 +82,11 @@ def launcher(
         return general
 
     def other(*arguments: Any, **keywords: Any) -> Any:
-        if fallback is None or getattr(_local, "tried", None) is fallback:
+        """Arguments without a plan: those that the kernel was made for, or else `fallback`'s."""
+        if not keywords and all(_unchanged(*g) for g in guards) and suits(module, arguments):
             return general(*arguments)
+        if fallback is None or getattr(_local, "tried", None) is fallback:
+            raise LaunchTypeError(f"`{module.function.name}`: the arguments do not fit")
         before, _local.tried = getattr(_local, "tried", None), fallback
         try:
             return fallback(*arguments, **keywords)
@@ -92,6 +95,42 @@ def launcher(
 
     key_of, run = _fast(module, plans, other, guards)
     return run
+
+
+def _unchanged(holder: Any, key: Any, value: Any) -> bool:
+    try:
+        return (holder.cell_contents if key is None else holder.get(key)) is value
+    except ValueError:  # an empty cell
+        return False
+
+
+def suits(module: Module, arguments: Sequence[Any]) -> bool:
+    """Whether the kernel was made for arguments of these types."""
+    from ruda.jit.types import ArrayType, type_of
+
+    parameters = module.function.parameters
+    if len(arguments) != len(parameters):
+        return False
+    for k, (value, p) in enumerate(zip(arguments, parameters, strict=True)):
+        if isinstance(p, Array):
+            if not isinstance(value, np.ndarray | DeviceArray):
+                return False
+            found = type_of(value)
+            assert isinstance(found, ArrayType)
+            if (found.dtype, found.ndim) != (p.dtype, p.ndim):
+                return False
+            if p.layout not in ("A", found.layout) or (p.aligned and not found.aligned):
+                return False
+            if found.readonly and k in module.written:
+                return False
+        elif p.dtype.weak:
+            if type(value) is not WEAK[p.dtype.name]:
+                return False
+        elif not isinstance(
+            value, (bool, np.bool_) if p.dtype.kind == "bool" else p.dtype.numpy.type
+        ):
+            return False
+    return True
 
 
 def _fast(

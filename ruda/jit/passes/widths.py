@@ -39,7 +39,7 @@ from ruda.jit.ir import (
     Stride,
     Variable,
 )
-from ruda.jit.passes.wraps import Env, Interval, Ranges, merge, refine
+from ruda.jit.passes.wraps import DEEP, Env, Interval, Ranges, merge, refine
 
 NARROW = (-(1 << 31), (1 << 31) - 1)
 Leaf = Extent | Stride | Special | Variable
@@ -243,6 +243,8 @@ class _Widths(Ranges):
 
     def steady(self, body: Body, env: Env, enter: Callable[[Env], Env]) -> Env:
         """Bounds that the body keeps; then one step back towards those that it makes."""
+        if len(self.exits) >= DEEP:
+            return super().steady(body, env, enter)
         self.quiet += 1
         entry = super().steady(body, env, enter)
         self.exits.append([])

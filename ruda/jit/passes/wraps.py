@@ -40,6 +40,7 @@ from ruda.jit.ir import (
 Interval = tuple[int, int]
 FAR = 1 << 62
 BLOCKS, THREADS, ELEMENTS = (1 << 31) - 1, 1024, 1 << 47
+DEEP = 5  # loops in loops whose bounds are looked for
 Key = Variable | Special
 Env = dict[Key, Interval]
 _NEGATED = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
@@ -242,6 +243,8 @@ class Ranges:
     def steady(self, body: Body, env: Env, enter: Callable[[Env], Env]) -> Env:
         """What holds at the start of every round: bounds that the body does not break."""
         changed = {v for s in ir.statements(body) for v in ir.written(s)}
+        if len(self.exits) >= DEEP:  # every loop around walks this one several times
+            return env | {v: whole(v.dtype) for v in changed if v.dtype.is_integer}
         entry = dict(env)
         for attempt in range(4):
             self.exits.append([])
