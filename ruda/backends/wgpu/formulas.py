@@ -125,6 +125,7 @@ class _Anything:
 
 class _Module:
     globals = _Anything()
+    triple = ""  # no target whose library has its own functions
 
 
 class Builder:
