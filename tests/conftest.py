@@ -17,10 +17,15 @@ import hypothesis
 import numpy as np
 import pytest
 
-# Before ruda is imported: the tests leave the user's cache alone.
+from ruda.settings import settings
+
+# The tests leave the user's cache alone, and every kernel of theirs passes verification. The
+# environment is for their child processes: pytest's own options have imported ruda by now.
 _cache = tempfile.TemporaryDirectory(prefix="ruda-tests-", ignore_cleanup_errors=True)
 os.environ.setdefault("RUDA_CACHE_DIR", _cache.name)
-os.environ["RUDA_VERIFY"] = "1"  # every kernel of the tests passes verification
+os.environ["RUDA_VERIFY"] = "1"
+settings.set_default("cache_dir", os.environ["RUDA_CACHE_DIR"])
+settings.set_default("verify", True)
 
 DEVICES = os.environ.get("RUDA_TEST_DEVICES", "sim,cpu").split(",")
 

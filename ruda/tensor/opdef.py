@@ -253,6 +253,7 @@ def in_kernel(row: Row, call: Any) -> ir.Expr:
     values = call.bind(*row.parameters)
     if not all(hasattr(v, "dtype") and isinstance(v.dtype, DType) for v in values):
         raise KernelTypeError(f"`ruda.{row.name}` takes numbers in a kernel", call.place)
+    values = [call.t.temporary(v) for v in values]  # both arms of a choice are free of loads
     try:
         at, result = row.dtypes(tuple(v.dtype for v in values))
     except DTypeError as error:
