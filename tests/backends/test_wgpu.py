@@ -257,3 +257,22 @@ def test_a_missing_package_is_named():
 
 def test_importing_ruda_leaves_wgpu_alone():
     assert run("import sys, ruda; print('wgpu' in sys.modules)")[1] == "False\n"
+
+
+@ruda.jit
+def shifts_and_compares(v, s, shifted, less):
+    i = ruda.grid(1)
+    if i < v.size:
+        shifted[i] = v[i] << s[i]
+        less[i] = ruda.int64(s[i] - 9) < 64
+
+
+@on_wgpu
+def test_widened_integers_compare_rightly(wgpu):
+    """Old software drivers compare an integer that was widened to 64 bits wrongly."""
+    v = np.array([1, 2, 3, 1 << 30], np.int64)
+    s = np.array([4, 20, 7, 90], np.int32)
+    shifted, less = np.zeros(4, np.int64), np.zeros(4, np.int32)
+    shifts_and_compares[1, 32](v, s, shifted, less)
+    assert shifted.tolist() == [16, 2 << 20, 3 << 7, 0]
+    assert less.tolist() == [1, 1, 1, 0]

@@ -1448,6 +1448,8 @@ class Emitter:
                 # Compilers extend by the sign of the result; the operand's decides.
                 extended = "i64" if kind == "i32" else "u64"
                 return Term(f"bitcast<{to}>({extended}({x}))", to)
+            if (kind, to) == ("i32", "i64"):
+                return Term(f"widened_i64({x})", to)
             if target.bits < 32:
                 fits = source.bits <= target.bits and source.kind == target.kind
                 if fits:

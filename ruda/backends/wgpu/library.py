@@ -24,6 +24,15 @@ def _add(types: str, text: str) -> None:
         _TEMPLATES[found[1] + " " + types] = (types, part)
 
 
+# Mesa 22 finds i64(x) < 64 false for every i32 x: it narrows the comparison, and wrongly.
+_add(
+    "i64",
+    """
+fn widened_T(x: i32) -> T {
+  return (T(x >> 31u) << 32u) | bitcast<T>(u64(bitcast<u32>(x)));
+}
+""",
+)
 _add(
     "i32 i64",
     """
