@@ -420,3 +420,28 @@ def test_cann_without_library(monkeypatch, tmp_path):
     monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
     with pytest.raises(DeviceNotFoundError, match="no libascendcl"):
         backends.find.__wrapped__("ascend:0")
+
+
+@ruda.jit
+def extremes(x, y, out):
+    i = ruda.grid(1)
+    out[i] = (x[i] + y[i]) * y[i] - x[i]
+    out[i] += abs(x[i]) // y[i] + (x[i] << 3) - (-x[i])
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_integers_never_overflow_in_cpp(dtype, monkeypatch):
+    """With the compiler's own check, which ends the process where a signed sum overflows."""
+    flags = [f for f in compiler.FLAGS if f != "-fwrapv"]
+    monkeypatch.setattr(compiler, "FLAGS", (*flags, "-ftrapv"))
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    values = np.array([least, least + 1, -1, 0, 1, most], dtype)
+    x, y = (np.ravel(v).copy() for v in np.meshgrid(values, values))
+    module = binary(
+        extremes, (f"{dtype}[:]",) * 3, 36, lambda t: t.replace("// extremes", "// checked")
+    )
+    out = np.zeros(36, dtype)
+    run(module, (1, 1, 1), (36, 1, 1), x, y, out)
+    with np.errstate(all="ignore"):
+        quotient = np.where(y == 0, 0, np.abs(x) // np.where(y == 0, 1, y))
+        np.testing.assert_array_equal(out, (x + y) * y - x + quotient + (x << 3) + x)

@@ -896,7 +896,7 @@ class Emitter:
             return Term(f"({x[0]} {INFIX[name]} {x[1]})", "bool")
         if dtype.kind == "float":
             return self.floating(name, kind, x)
-        return self.integer(name, kind, x)
+        return self.integer(name, kind, x, dtype.name == "index")
 
     def logic(self, name: str, x: list[str]) -> Term:
         text = {
@@ -946,12 +946,12 @@ class Emitter:
             raise UnsupportedError(f"Ascend has no {name} of {TYPES[real]}", self.place)
         return Term(f"{formulas.function_name(name)}_{real}({given})", kind)
 
-    def integer(self, name: str, kind: str, x: list[str]) -> Term:
+    def integer(self, name: str, kind: str, x: list[str], index: bool) -> Term:
         held, given = TYPES[kind], ", ".join(map(bare, x))
         if name in ("and", "or", "xor"):
             return Term(f"({x[0]} {INFIX[name]} {x[1]})", kind)
-        if name in ("add", "sub", "mul") and kind == "i64":
-            # Sums of indices: compilers are told that they wrap.
+        if name in ("add", "sub", "mul") and index:
+            # They do not come near the ends, and read better so; -fwrapv is there all the same.
             return Term(f"({self.wide(x[0])} {SIGNS[name]} {x[1]})", kind)
         if name in ("add", "sub", "mul") and kind in ("u32", "u64"):
             return Term(f"({x[0]} {SIGNS[name]} {x[1]})", kind)

@@ -89,11 +89,14 @@ void yield_to_scheduler() {
     if (!_setjmp(worker.current->context)) _longjmp(worker.scheduler, 1);
 }
 
+// What a stack runs: the same thread of one block after the other, as making a stack anew costs
+// more than most kernels.
 void start_fiber() {
-    Worker& w = worker;
-    w.launch->body(w.launch->data);
-    w.current->state = DONE;
-    _longjmp(w.scheduler, 1);
+    for (Worker& w = worker;;) {
+        w.launch->body(w.launch->data);
+        w.current->state = DONE;
+        yield_to_scheduler();
+    }
 }
 
 // Runs a fiber until it waits or ends.
@@ -153,12 +156,13 @@ void run_fibers(Worker& w) {
         void* found = mmap(nullptr, w.stack_bytes, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         w.stacks = found == MAP_FAILED ? nullptr : static_cast<char*>(found);
+        for (Fiber& f : w.fibers) f.started = false;
         if (!w.stacks) {
             w.stack_bytes = 0;
             fault("memory", 0, "no memory for the stacks of %lld threads", n);
         }
     }
-    for (uint32_t k = 0; k < n; ++k) w.fibers[k].state = READY, w.fibers[k].started = false, w.parity[k] = 0;
+    for (uint32_t k = 0; k < n; ++k) w.fibers[k].state = READY, w.parity[k] = 0;
     for (bool forward = true;; forward = !forward) {
         bool ran = false, all_done = true;
         for (uint32_t j = 0; j < n; ++j) {
@@ -191,7 +195,10 @@ void run_block(Launch& l, uint32_t number) {
         w.dynamic.reset(new char[n[7] + 8]);
         memset(w.dynamic.get(), 0xFD, n[7] + 8);
     }
-    if (_setjmp(w.stop)) return;
+    if (_setjmp(w.stop)) {
+        for (Fiber& f : w.fibers) f.started = false;  // they stand where the fault found them
+        return;
+    }
     if (l.meets) {
         run_fibers(w);
     } else {
