@@ -34,13 +34,19 @@ class Setting:
             if text.lower() not in known:
                 raise ValueError(f"{self.variable}={text!r}: expected 0 or 1")
             return known[text.lower()]
-        return self.check(self.type(text))
+        try:
+            value = self.type(text)
+        except ValueError:
+            raise ValueError(f"{self.variable}={text!r}: expected an integer") from None
+        return self.check(value)
 
     def check(self, value: Any) -> Any:
         if self.choices and value not in self.choices:
             raise ValueError(f"{self.name}={value!r}: expected one of {', '.join(self.choices)}")
         if not isinstance(value, self.type) and not (self.type is bool and value in (0, 1)):
             raise TypeError(f"{self.name}={value!r}: expected {self.type.__name__}")
+        if self.type is int and not 0 <= value < 2**63:
+            raise ValueError(f"{self.name}={value!r}: expected a number from 0 to 2**63 - 1")
         return value
 
 
@@ -68,6 +74,10 @@ SETTINGS = {
                 ("0", "1", "verify")),
         Setting("memory_limit", int, 0, "bytes of a device's memory that ruda may hold; 0: all"),
         Setting("report_bytes", int, 1 << 20, "bytes of a launch's buffer for prints and checks"),
+        Setting("sim_order", str, "ascending", "order of sim's blocks and threads",
+                ("ascending", "random")),
+        Setting("sim_seed", int, 0, "seed of sim's random order"),
+        Setting("sim_steps", int, 10_000_000, "rounds of `while` loops that a thread of sim may take"),
         Setting("progress", bool, True, "show progress of long work"),
     )
 }  # fmt: skip
@@ -80,7 +90,8 @@ class Settings:
         self.base: dict[str, Any] = {}
         for row in SETTINGS.values():
             text = environment.get(row.variable)
-            self.base[row.name] = row.default if text is None else row.parse(text)
+            # An empty variable is as good as none, as for most programs.
+            self.base[row.name] = row.parse(text) if text else row.default
         self.local: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar(
             "ruda_settings", default=None
         )

@@ -6,6 +6,7 @@ function. Slow, and made to be right: it is what the other targets are compared 
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -13,11 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ruda.backends.base import Binary, DeviceInfo, HostMemory, Launch, Source
-from ruda.errors import LaunchError, LaunchWarning, Place
+from ruda.errors import LaunchError, LaunchValueError, LaunchWarning, Place
 from ruda.jit.frontend.translator import too_deep
 from ruda.jit.interpret import Interpreter
 from ruda.jit.ir import Function
 from ruda.jit.schedule import Run
+from ruda.settings import settings
+
+MAX_SHARED_BYTES = 1 << 20  # dynamic shared memory of a launch, as on the CPU
 
 # Notes that become warnings: always, or with `check=True` (where division is an error already).
 _WARNED = {"wrap"}
@@ -71,9 +75,21 @@ class Sim(HostMemory):
         if function.block is not None and function.block != launch.block:
             raise LaunchError(f"kernel `{function.name}` is made for blocks of {function.block}")
 
+        if launch.shared_bytes > MAX_SHARED_BYTES:
+            raise LaunchValueError(
+                f"`{function.name}`: {launch.shared_bytes} bytes of dynamic shared memory; "
+                f"sim has {MAX_SHARED_BYTES}"
+            )
+
         def run(*arguments: Any) -> None:
+            shuffle = interpreter.shuffle
+            if shuffle is None and settings.sim_order == "random":
+                shuffle = random.Random(settings.sim_seed)
             try:
-                found = interpreter.run(launch.grid, launch.block, arguments, launch.shared_bytes)
+                found = interpreter.run(
+                    launch.grid, launch.block, arguments, launch.shared_bytes,
+                    shuffle=shuffle, steps=settings.sim_steps,
+                )  # fmt: skip
             except RecursionError:
                 raise too_deep(function.name, function.place) from None
             watched = self.watch.get()

@@ -181,34 +181,39 @@ class Interpreter:
         self.by_grid = any(isinstance(s, ir.Barrier) and s.scope == "grid" for s in statements)
 
     def run(
-        self, grid: Index, block: Index, arguments: Sequence[Any], shared_bytes: int = 0
+        self,
+        grid: Index,
+        block: Index,
+        arguments: Sequence[Any],
+        shared_bytes: int = 0,
+        *,
+        shuffle: random.Random | None = None,
+        steps: int | None = None,
     ) -> Run:
-        """Launch the kernel. The result keeps notes, and who wrote which element last."""
-        run = Run(self.function.name, grid, block, self.checks, self.steps)
+        """Launch the kernel. The result keeps notes, and who wrote which element last.
+
+        `shuffle` and `steps` stand for those of the interpreter, for this launch.
+        """
+        run = Run(self.function.name, grid, block, self.checks, steps or self.steps)
+        run.shuffle = shuffle or self.shuffle
         frame = self._frame(run, arguments, shared_bytes)
         shared = self._buffers("shared", shared_bytes)
         local = self._buffers("local", 0)
-        indices = self._order([(x, y, z) for z, y, x in itertools.product(*map(range, grid[::-1]))])
+        indices = _order(run, [(x, y, z) for z, y, x in itertools.product(*map(range, grid[::-1]))])
         lanes = _threads(block)
         with np.errstate(all="ignore"):
             if self.by_grid:
                 blocks = [self._block(run, i, frame, shared, local, lanes) for i in indices]
-                run_blocks(blocks, self.shuffle)
+                run_blocks(blocks, run.shuffle)
                 return run
             for index in indices:
                 if self.waits:
-                    run_blocks([self._block(run, index, frame, shared, local, lanes)], self.shuffle)
+                    run_blocks([self._block(run, index, frame, shared, local, lanes)], run.shuffle)
                     continue
                 here = Block(index, run)
                 for _, each in self._frames(here, frame, shared, local, lanes):
                     self.body(each)
         return run
-
-    def _order(self, items: list[Any]) -> list[Any]:
-        if self.shuffle is not None:
-            items = items.copy()
-            self.shuffle.shuffle(items)
-        return items
 
     def _block(self, run: Run, index: Index, frame: Frame, *more: Any) -> Block:
         """A block whose threads are generators at their beginnings, in linear order."""
@@ -229,7 +234,7 @@ class Interpreter:
         block.memories = [buffer.place(common) for buffer in shared]
         axes = sorted(self.compiler.global_axes)
         base = [b * d for b, d in zip(common[3:6], common[6:9], strict=True)]
-        for index, linear, coordinates in self._order(lanes):
+        for index, linear, coordinates in _order(block.run, lanes):
             frame = common.copy()
             thread = Thread(block, index, linear)
             frame[0:3] = coordinates
@@ -296,6 +301,13 @@ class Interpreter:
             races = space == "shared" and "race" in self.checks
             buffers.append(_Buffer(size, tuple(views), races, "undefined" in self.checks))
         return buffers
+
+
+def _order(run: Run, items: list[Any]) -> list[Any]:
+    if run.shuffle is not None:
+        items = items.copy()
+        run.shuffle.shuffle(items)
+    return items
 
 
 def _plain(data: np.ndarray[Any, Any], dtype: ElementType) -> np.ndarray[Any, Any]:

@@ -443,7 +443,9 @@ class Kernel(Generic[P]):
         if function.check or any(
             isinstance(s, (ir.Print, ir.Assert)) for s in ir.statements(function.body)
         ):
-            parts["places"] = repr([s.place for s in ir.statements(function.body)])
+            # Also of expressions: each load that is checked has a place of its own.
+            nodes = (*ir.statements(function.body), *ir.all_expressions(function.body))
+            parts["places"] = repr([node.place for node in nodes])
         return parts
 
     def _check_signature(self, argument_types: tuple[Type, ...]) -> None:

@@ -37,6 +37,7 @@ class Run:
     steps: int  # loop iterations of one thread before it is said to run for ever
     notes: dict[tuple[str, Place], str] = field(default_factory=dict)
     memory: Memory | None = None  # of the caller's arrays
+    shuffle: random.Random | None = None  # mixes blocks and threads
 
 
 @dataclass(eq=False, slots=True)

@@ -111,3 +111,48 @@ def test_a_cache_that_cannot_be_used_does_not_stop_work(run, tmp_path):
     found = run(PYTHONWARNINGS="ignore")
     assert found["out"] == [0, 3, 6, 9, 12, 15, 18]
     assert found["counts"]["failed"] == 1
+
+
+CHECKS = """import ruda
+
+@ruda.jit(check=True)
+def kernel(x, n):
+    y = (x[0] +
+         x[n[0]])
+    assert x[1] < 1, "large"
+    x[0] = y
+"""
+
+RUN_CHECKS = """
+import json, sys
+sys.path.insert(0, {folder!r})
+import numpy as np, ruda
+from checks import kernel
+told = []
+for x, n in ((np.zeros(3), 3), (np.ones(3), 0)):
+    try:
+        kernel[1, 1](x, np.array([n]))
+    except ruda.errors.CheckError as error:
+        told.append([error.place.line, str(error).splitlines()[-1].split(": ", 1)[1]])
+json.dump(told, sys.stdout)
+"""
+
+
+def test_failed_checks_of_a_moved_kernel_name_its_new_lines(tmp_path):
+    def told(source):
+        (tmp_path / "checks.py").write_text(source)
+        environment = {**os.environ, "RUDA_CACHE": "1", "RUDA_CACHE_DIR": str(tmp_path / "cache")}
+        finished = subprocess.run(
+            [sys.executable, "-B", "-c", RUN_CHECKS.format(folder=str(tmp_path))],
+            env=environment,
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+        return json.loads(finished.stdout)
+
+    lines = [[6, "x[n[0]])"], [7, 'assert x[1] < 1, "large"']]
+    assert told(CHECKS) == told(CHECKS) == lines
+    assert told("\n" * 10 + CHECKS) == [[n + 10, text] for n, text in lines]
+    # The statement ends where it did, the load within it has moved up.
+    closer = CHECKS.replace("(x[0] +\n         x[n[0]])", "(x[0] + x[n[0]]\n         )")
+    assert told(closer)[0][0] == 5

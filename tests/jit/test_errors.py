@@ -328,6 +328,15 @@ RECURSION = [
     ),
 ]
 
+LAUNCHES_INSIDE = [
+    Row(call, under, Unsupported, "a kernel cannot launch a kernel (`other`)", "device function",
+        before="@ruda.jit\ndef other(x):\n    x[0] = 1\n")
+    for call, under in (
+        ("other[1, 1](x)", "other[1, 1]"),
+        ("k = other[ruda.grid(1), 32]\nk(x)", "other[ruda.grid(1), 32]"),
+        ("other.forall(3)(x)", "other.forall(3)"),
+    )
+]  # fmt: skip
 BARRIERS = [
     Row(
         "if ruda.threadIdx.x < 3:\n    ruda.syncthreads()",
@@ -356,7 +365,9 @@ BARRIERS = [
 ]
 
 
-@pytest.mark.parametrize("row", SYNTAX + NAMES + TYPES + VALUES + RECURSION + BARRIERS, ids=repr)
+@pytest.mark.parametrize(
+    "row", SYNTAX + NAMES + TYPES + VALUES + RECURSION + BARRIERS + LAUNCHES_INSIDE, ids=repr
+)
 def test_refusal(row, device):
     kernel = kernel_of(row)
     arguments = [argument(t) for t in row.types]

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import linecache
+import re
 
 import numpy as np
 import pytest
 
 import ruda
-from ruda.errors import KernelValueError, LaunchTypeError, UnsupportedError
+from ruda.errors import (
+    BarrierError,
+    KernelValueError,
+    LaunchTypeError,
+    LaunchValueError,
+    OutOfMemoryError,
+    UnsupportedError,
+)
+from ruda.settings import Settings
 
 
 def defined(text: str, name: str = "kernel"):
@@ -84,3 +93,57 @@ def test_records_of_foreign_byte_order_are_told_what_to_do(device):
     kernel = defined("@ruda.jit\ndef kernel(x):\n    x[0].a = 1\n")
     with ruda.config(device=device), pytest.raises(LaunchTypeError, match="newbyteorder"):
         kernel[1, 1](np.zeros(2, [("a", ">f4"), ("b", "<i4")]))
+
+
+@pytest.mark.parametrize("size", (2**20 + 1, 2**40, 2**62))
+def test_dynamic_shared_memory_has_a_limit(size):
+    kernel = defined(
+        "@ruda.jit\ndef kernel(x):\n    a = ruda.shared.array(0, ruda.float32)\n"
+        "    a[0] = x[0]\n    x[1] = a[0]\n"
+    )
+    for device in ("sim", "cpu"):
+        with ruda.config(device=device), pytest.raises(LaunchValueError, match="has 1048576"):
+            kernel[1, 1, 0, size](np.zeros(4))
+
+
+def test_a_report_buffer_that_no_memory_holds_is_refused():
+    kernel = defined("@ruda.jit\ndef kernel(x):\n    assert x[0] == 0\n")
+    with ruda.config(report_bytes=2**62), pytest.raises(OutOfMemoryError, match="report_bytes"):
+        kernel[1, 1](np.zeros(4))
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "message"),
+    [
+        ("RUDA_DEBUG", "lots", "RUDA_DEBUG='lots': expected an integer"),
+        ("RUDA_NUM_THREADS", "-1", "num_threads=-1: expected a number from 0"),
+        ("RUDA_REPORT_BYTES", str(2**63), "expected a number from 0"),
+        ("RUDA_CHECK", "perhaps", "RUDA_CHECK='perhaps': expected 0 or 1"),
+        ("RUDA_SIM_ORDER", "down", "expected one of ascending, random"),
+    ],
+)
+def test_garbage_in_the_environment_is_named(variable, text, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Settings({variable: text})
+    assert Settings({variable: ""}).base == Settings({}).base
+
+
+def test_order_and_patience_of_sim_are_settings():
+    text = "    if i == 0:\n        while x[1] < 5000:\n            x[1] += 1\n"
+    kernel = defined(
+        "@ruda.jit\ndef kernel(x, order):\n    i = ruda.grid(1)\n"
+        f"    order[ruda.atomic.add(x, 0, 1)] = i\n{text}"
+    )
+
+    def order(**changes):
+        seen = np.zeros(40, np.int64)
+        with ruda.config(device="sim", **changes):
+            kernel[4, 10](np.zeros(2, np.int64), seen)
+        return seen.tolist()
+
+    assert order() == list(range(40))
+    mixed = order(sim_order="random", sim_seed=1)
+    assert mixed != list(range(40)) and sorted(mixed) == list(range(40))
+    assert mixed == order(sim_order="random", sim_seed=1) != order(sim_order="random", sim_seed=2)
+    with pytest.raises(BarrierError, match="waits for ever: 2000 iterations"):
+        order(sim_steps=2000)

@@ -16,7 +16,7 @@ from ruda.backends import cpu_launcher, cpu_pool
 from ruda.backends.base import Binary, DeviceInfo, HostMemory, Launch, Source
 from ruda.backends.cpu import compile as compiler
 from ruda.backends.cpu.compile import Module
-from ruda.errors import LaunchError, LaunchTypeError, LaunchValueError
+from ruda.errors import LaunchError, LaunchTypeError, LaunchValueError, OutOfMemoryError
 from ruda.jit import ir
 from ruda.jit.ir import Array, Atomic, Function, Store, Variable
 from ruda.jit.keys import package_version
@@ -230,7 +230,13 @@ def _general(module: Module, launch: Launch, rows: Sequence[Any]) -> Callable[..
         if phases > 1:
             slots = [w for k in kept for w in (k.ctypes.data, threads, 0)]
             block = np.concatenate([block, np.array([0, *slots], np.int64)])
-        words = reports.buffer(settings.report_bytes, sites) if sites else None
+        try:
+            words = reports.buffer(settings.report_bytes, sites) if sites else None
+        except (MemoryError, ValueError):
+            raise OutOfMemoryError(
+                f"`{name}`: no memory for a report buffer of {settings.report_bytes} bytes: "
+                "make the setting report_bytes smaller"
+            ) from None
         if words is not None:
             block[cpu_launcher.REPORT] = words.ctypes.data
         for number in range(phases):

@@ -138,7 +138,11 @@ def vector_access(c: Call, kind: VectorType, name: str) -> Value:
 
 
 def refuse_call(c: Call, target: Any) -> None:
+    from ruda.jit.calls.subscripts import is_kernel, launch_inside
+
     module = getattr(target, "__module__", "") or ""
+    if is_kernel(getattr(target, "__self__", None)):
+        raise launch_inside(target.__self__, c.place)
     if isinstance(target, types.FunctionType):
         raise UnsupportedError(
             f"`{c.name}` is a plain Python function and cannot be called in a kernel",

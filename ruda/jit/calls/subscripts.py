@@ -55,7 +55,26 @@ def subscript(t: Translator, owner: Value, index: Sequence[Value | slice], place
                 f"a {type(value).__name__} cannot be indexed in a kernel", place,
                 hint="capture a tuple or a NumPy array, or pass an array",
             )  # fmt: skip
+        case PyObject(value) if is_kernel(value):
+            raise launch_inside(value, place)
     raise KernelTypeError(f"{describe(owner)} cannot be indexed", place)
+
+
+def is_kernel(value: Any) -> bool:
+    from ruda.jit.kernel import Kernel  # which needs this module
+
+    return isinstance(value, Kernel)
+
+
+def launch_inside(kernel: Any, place: Place) -> UnsupportedError:
+    """The refusal of `other[grid, block](...)` and `other.forall(n)(...)` in a kernel."""
+    name = kernel.__name__
+    return UnsupportedError(
+        f"a kernel cannot launch a kernel (`{name}`)",
+        place,
+        hint=f"call it as a device function, {name}(...), which every thread then runs for itself; "
+        "or launch the two kernels one after the other from Python",
+    )
 
 
 def element(t: Translator, view: ArrayRef, place: Place) -> Value:
