@@ -205,3 +205,17 @@ class DeviceNotFoundError(DeviceError, LookupError):
 
 class OutOfMemoryError(DeviceError, MemoryError):
     """The device has no memory left for a request."""
+
+
+def shown(number: Any) -> str:
+    """A number as a message names it; Python writes none of thousands of digits.
+
+    >>> shown(-7), shown(10**5000), shown((1, 2))
+    ('-7', 'an integer of 16610 bits', '(1, 2)')
+    """
+    if isinstance(number, tuple):
+        comma = "," if len(number) == 1 else ""
+        return f"({', '.join(map(shown, number))}{comma})"
+    if isinstance(number, int) and number.bit_length() > 512:
+        return f"an integer of {number.bit_length()} bits"
+    return repr(number)

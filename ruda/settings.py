@@ -77,7 +77,7 @@ SETTINGS = {
         Setting("sim_order", str, "ascending", "order of sim's blocks and threads",
                 ("ascending", "random")),
         Setting("sim_seed", int, 0, "seed of sim's random order"),
-        Setting("sim_steps", int, 10_000_000, "rounds of `while` loops that a thread of sim may take"),
+        Setting("sim_steps", int, 10_000_000, "rounds of `while` loops of a thread that sim takes"),
         Setting("progress", bool, True, "show progress of long work"),
     )
 }  # fmt: skip

@@ -299,7 +299,13 @@ def foreign(value: Any, stream: Any = None) -> np.ndarray[Any, Any] | DeviceArra
     if interface is not None:
         return _from_cuda_interface(value, interface, getattr(stream, "handle", 0))
     if hasattr(kind, "__array_interface__") or hasattr(value, "__array_interface__"):
-        return np.asarray(value)
+        try:
+            return np.asarray(value)
+        except (TypeError, ValueError, OverflowError, MemoryError) as error:
+            raise LaunchTypeError(
+                f"the __array_interface__ of {type(value).__name__} is none: {error}; "
+                "pass a NumPy array"
+            ) from error
     return None
 
 

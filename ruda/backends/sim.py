@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ruda.backends.base import Binary, DeviceInfo, HostMemory, Launch, Source
-from ruda.errors import LaunchError, LaunchValueError, LaunchWarning, Place
+from ruda.errors import LaunchError, LaunchValueError, LaunchWarning, Place, shown
 from ruda.jit.frontend.translator import too_deep
 from ruda.jit.interpret import Interpreter
 from ruda.jit.ir import Function
@@ -77,7 +77,7 @@ class Sim(HostMemory):
 
         if launch.shared_bytes > MAX_SHARED_BYTES:
             raise LaunchValueError(
-                f"`{function.name}`: {launch.shared_bytes} bytes of dynamic shared memory; "
+                f"`{function.name}`: {shown(launch.shared_bytes)} bytes of dynamic shared memory; "
                 f"sim has {MAX_SHARED_BYTES}"
             )
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ruda.dtypes import DType
-from ruda.errors import DTypeError, LaunchTypeError
+from ruda.errors import DTypeError, LaunchTypeError, shown
 from ruda.jit import intrinsics, ir
 from ruda.jit.closures import FIRST, LANE_ID, SHARED_BYTES, THREAD, Compiler, Frame
 from ruda.jit.ir import Array, Field, Function, Variable
@@ -62,8 +62,8 @@ def _check_fits(function: Function, parameter: Variable, value: int) -> None:
         if not low <= value <= high:
             name = "int64" if dtype.weak else dtype.name
             raise OverflowError(
-                f"argument `{parameter.name}` of kernel `{function.name}` is {value}, which does "
-                f"not fit in {name} ({low} to {high})"
+                f"argument `{parameter.name}` of kernel `{function.name}` is {shown(value)}, "
+                f"which does not fit in {name} ({low} to {high})"
             )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import math
 import pickle
 import threading
 import time
@@ -29,6 +30,7 @@ from ruda.errors import (
     LaunchTypeError,
     LaunchValueError,
     VerifyError,
+    shown,
 )
 from ruda.jit import graphs, language, sources
 from ruda.jit.types import (
@@ -292,7 +294,9 @@ class Kernel(Generic[P]):
                 f"`forall` needs a number of tasks, not {type(ntasks).__name__} ({ntasks!r})"
             )
         if ntasks < 0:
-            raise LaunchValueError(f"`forall` needs a number of tasks of at least 0, not {ntasks}")
+            raise LaunchValueError(
+                f"`forall` needs a number of tasks of at least 0, not {shown(ntasks)}"
+            )
         (block, _, _) = as_dimensions(tpb or 256, "block", self.__name__)
         return self[max(1, -(-int(ntasks) // block)), block, stream, sharedmem]
 
@@ -903,7 +907,7 @@ def as_dimensions(value: Any, what: str, name: str) -> tuple[int, int, int]:
         out.append(int(item))
     if any(i < 1 for i in out):
         raise LaunchValueError(
-            f"`{name}`: the {what} is {tuple(out)}; each dimension must be at least 1"
+            f"`{name}`: the {what} is {shown(tuple(out))}; each dimension must be at least 1"
         )
     return (*out, *(1,) * (3 - len(out)))  # type: ignore[return-value]
 
@@ -911,19 +915,21 @@ def as_dimensions(value: Any, what: str, name: str) -> tuple[int, int, int]:
 def _launch(name: str, grid: Any, block: Any, stream: Any, shared_bytes: Any) -> Launch:
     blocks = as_dimensions(grid, "grid", name)
     threads = as_dimensions(block, "block", name)
-    if np.prod([int(n) for n in threads], dtype=object) > MAX_THREADS:
+    if math.prod(threads) > MAX_THREADS:
         raise LaunchValueError(
-            f"`{name}`: the block {threads} has {np.prod(threads, dtype=object)} threads; "
+            f"`{name}`: the block {shown(threads)} has {shown(math.prod(threads))} threads; "
             f"at most {MAX_THREADS} are possible"
         )
     if max(blocks) > MAX_GRID:
         raise LaunchValueError(
-            f"`{name}`: the grid {blocks} is larger than {MAX_GRID} blocks an axis"
+            f"`{name}`: the grid {shown(blocks)} is larger than {MAX_GRID} blocks an axis"
         )
     if isinstance(shared_bytes, bool) or not isinstance(shared_bytes, (int, np.integer)):
         raise LaunchTypeError(f"`{name}`: dynamic shared memory is a number of bytes")
     if shared_bytes < 0:
-        raise LaunchValueError(f"`{name}`: dynamic shared memory cannot be {shared_bytes} bytes")
+        raise LaunchValueError(
+            f"`{name}`: dynamic shared memory cannot be {shown(shared_bytes)} bytes"
+        )
     if stream is not None and not isinstance(stream, Stream):
         raise LaunchTypeError(
             f"`{name}`: a stream comes from ruda.stream(), not {type(stream).__name__}"

@@ -147,3 +147,51 @@ def test_order_and_patience_of_sim_are_settings():
     assert mixed == order(sim_order="random", sim_seed=1) != order(sim_order="random", sim_seed=2)
     with pytest.raises(BarrierError, match="waits for ever: 2000 iterations"):
         order(sim_steps=2000)
+
+
+HUGE = 10**5000  # Python does not write out more than 4300 digits
+
+
+@pytest.mark.parametrize(
+    ("launch", "error"),
+    [
+        (lambda k: k[1, 1](np.zeros(1), HUGE), OverflowError),
+        (lambda k: k[1, 1](np.zeros(1), -HUGE), OverflowError),
+        (lambda k: k[HUGE, 1], LaunchValueError),
+        (lambda k: k[-HUGE, 1], LaunchValueError),
+        (lambda k: k[1, (1, HUGE)], LaunchValueError),
+        (lambda k: k[1, 1, 0, HUGE](np.zeros(1), 1), LaunchValueError),
+        (lambda k: k[1, 1, 0, -HUGE], LaunchValueError),
+        (lambda k: k.forall(HUGE), LaunchValueError),
+        (lambda k: k.forall(-HUGE), LaunchValueError),
+    ],
+)
+def test_integers_too_long_to_be_written_out(launch, error):
+    kernel = defined("@ruda.jit\ndef kernel(x, v):\n    x[0] = v\n")
+    for device in ("sim", "cpu"):
+        with ruda.config(device=device), pytest.raises(error, match=r"an integer of 166\d\d bits"):
+            launch(kernel)
+
+
+class Interface:
+    """An object that says of itself what it likes."""
+
+    def __init__(self, **changes):
+        self.owner = np.arange(8.0)
+        self.__array_interface__ = {**self.owner.__array_interface__, **changes}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"data": (0, False)}, {"shape": (2**61,)}, {"shape": (-1,)}, {"typestr": "nonsense"},
+     {"shape": 3}, {"data": "text"}, {"strides": (1, 2, 3)}],
+    ids=str,
+)  # fmt: skip
+def test_interfaces_that_describe_no_array_are_refused(changes, device):
+    kernel = defined("@ruda.jit\ndef kernel(x, v):\n    x[0] = v\n")
+    with ruda.config(device=device):
+        with pytest.raises(LaunchTypeError, match="__array_interface__ of Interface"):
+            kernel[1, 1](Interface(**changes), 1)
+        good = Interface()
+        kernel[1, 1](good, 5)
+        assert good.owner[0] == 5

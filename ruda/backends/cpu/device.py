@@ -16,7 +16,7 @@ from ruda.backends import cpu_launcher, cpu_pool
 from ruda.backends.base import Binary, DeviceInfo, HostMemory, Launch, Source
 from ruda.backends.cpu import compile as compiler
 from ruda.backends.cpu.compile import Module
-from ruda.errors import LaunchError, LaunchTypeError, LaunchValueError, OutOfMemoryError
+from ruda.errors import LaunchError, LaunchTypeError, LaunchValueError, OutOfMemoryError, shown
 from ruda.jit import ir
 from ruda.jit.ir import Array, Atomic, Function, Store, Variable
 from ruda.jit.keys import package_version
@@ -195,7 +195,7 @@ def _check_launch(metadata: Mapping[str, Any], launch: Launch) -> None:
         raise LaunchError(f"`{name}` was compiled for blocks of {tuple(block)}")
     if launch.shared_bytes > MAX_SHARED_BYTES:
         raise LaunchValueError(
-            f"`{name}`: {launch.shared_bytes} bytes of dynamic shared memory; "
+            f"`{name}`: {shown(launch.shared_bytes)} bytes of dynamic shared memory; "
             f"the CPU has {MAX_SHARED_BYTES}"
         )
 
@@ -282,8 +282,8 @@ def pack(
     for value, row, parameter in zip(arguments, rows, parameters, strict=True):
         if row[0] == "scalar" and len(row) == 4 and not row[2] <= value <= row[3]:
             raise OverflowError(
-                f"argument `{parameter[-1]}` of kernel `{name}` is {value}, which does not fit in "
-                f"{parameter[2]} ({row[2]} to {row[3]})"
+                f"argument `{parameter[-1]}` of kernel `{name}` is {shown(value)}, "
+                f"which does not fit in {parameter[2]} ({row[2]} to {row[3]})"
             )
     words = [*launch.grid, *launch.block, 0, launch.shared_bytes]
     for value, row in zip(arguments, rows, strict=True):
