@@ -7,6 +7,7 @@ import ast
 from ruda import dtypes
 from ruda.errors import (
     KernelTypeError,
+    KernelValueError,
     Place,
 )
 from ruda.jit import ir
@@ -51,6 +52,9 @@ def iterate(
             )  # fmt: skip
 
 
+MAX_UNROLL = 1 << 16  # more would compile for hours, and need as much memory
+
+
 def unrolled_items(t: Translator, r: RangeValue, place: Place) -> list[Value]:
     bounds = [e.value if isinstance(e, ir.Const) else None for e in (r.start, r.stop, r.step)]
     if any(b is None for b in bounds):
@@ -58,7 +62,14 @@ def unrolled_items(t: Translator, r: RangeValue, place: Place) -> list[Value]:
             "`unroll` needs bounds that are known when the kernel is compiled", place,
             hint="use constants or `ruda.constexpr` parameters",
         )  # fmt: skip
+    if bounds[2] == 0:
+        raise KernelValueError("a step of `range` cannot be 0", place)
     items = range(*bounds)  # type: ignore[arg-type]
+    if items[MAX_UNROLL:]:
+        raise KernelValueError(
+            f"`unroll` copies its body at most {MAX_UNROLL} times", place,
+            hint="leave `unroll` out, or unroll an inner loop of few rounds",
+        )  # fmt: skip
     if len(items) > t.options.unroll_limit:
         import warnings
 
