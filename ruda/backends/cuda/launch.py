@@ -22,9 +22,9 @@ import numpy as np
 
 from ruda.backends.base import DeviceArray, Launch, tell_moved
 from ruda.backends.cpu import reports
-from ruda.backends.cuda.driver import INVALID_CONTEXT, Gpu, check, handle_of
+from ruda.backends.cuda.driver import INVALID_CONTEXT, Gpu, check, handle_of, line_of
 from ruda.dtypes import DType
-from ruda.errors import DeviceError, LaunchError, LaunchTypeError, LaunchValueError
+from ruda.errors import CheckError, DeviceError, LaunchError, LaunchTypeError, LaunchValueError
 from ruda.jit import kernel
 from ruda.jit.types import ArrayType, intern, type_of
 from ruda.settings import settings
@@ -239,7 +239,8 @@ class General:
                 if isinstance(value, DeviceArray):
                     value.storage.owner.used_in(handle)
         if report is not None:
-            gpu.pending.append(functools.partial(self.tell, report, handle))
+            asked = gpu.recent[-1] if gpu.recent else None
+            gpu.pending.append(functools.partial(self.tell, report, handle, asked))
         registered = any(isinstance(v, np.ndarray) for v in values)
         for k, array in host:
             if k in self.written and array.size:
@@ -325,8 +326,11 @@ class General:
         gpu.write(storage.address, head.view(np.uint8), handle)
         return storage
 
-    def tell(self, storage: Any, handle: int) -> None:
-        """Read a launch's reports: print them, raise the first failure."""
+    def tell(self, storage: Any, handle: int, asked: Any = None) -> None:
+        """Read a launch's reports: print them, raise the first failure.
+
+        That may be long after the launch: the error says where the program asked for it.
+        """
         gpu = self.module.gpu
         head = np.empty(reports.HEAD, np.int64)
         at = storage.address + HEADER_WORDS * 8
@@ -335,7 +339,14 @@ class General:
             return
         words = np.empty(reports.HEAD + int(min(head[0], head[1])), np.int64)
         read(gpu, at, words, handle)
-        reports.tell(words, self.sites, self.launch, self.module.name, self.warned)
+        try:
+            reports.tell(words, self.sites, self.launch, self.module.name, self.warned)
+        except CheckError as error:
+            if asked is not None:
+                name, code, at = asked
+                line = line_of(code, at)
+                error.add_note(f"`{name}` was launched at {code.co_filename}, line {line}")
+            raise
 
     def copy_back(self, array: np.ndarray[Any, Any], address: int, handle: int) -> int:
         """Bring a written array back; returns the bytes moved."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from pathlib import Path
 
@@ -421,3 +422,24 @@ def test_arrays_in_one_page_are_locked_together(fake):
     assert not pages.uses and fake.calls.count("cuMemHostUnregister") == 2
     with ruda.mapped(c) as f:
         assert f.pointer == c.ctypes.data
+
+
+def test_a_late_report_names_the_launch(fake, monkeypatch):
+    """What a kernel asserts is raised at a later synchronisation, with the user's launch line."""
+    from ruda.backends.cuda import launch as launching
+
+    def told(*arguments):
+        raise ruda.errors.KernelAssertionError("x[0] is small")
+
+    @ruda.jit
+    def asserts(x):
+        assert x[0] > 1
+
+    d = ruda.to_device(np.ones(4, np.float32))
+    monkeypatch.setattr(launching, "read", lambda gpu, address, out, handle: out.fill(1))
+    monkeypatch.setattr(launching.reports, "tell", told)
+    asserts[1, 1](d)
+    line = sys._getframe().f_lineno - 1
+    with pytest.raises(ruda.errors.KernelAssertionError) as error:
+        ruda.synchronize()
+    assert error.value.__notes__ == [f"`asserts` was launched at {__file__}, line {line}"]
