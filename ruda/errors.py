@@ -9,6 +9,7 @@ RudaError
 │   ├── UnsupportedError (NotImplementedError)  not in the language, or not on this target
 │   └── DivergentBarrierError                   a barrier that not every thread reaches
 ├── SourceUnavailableError (OSError)        Python keeps no source for the function
+├── OutsideKernelError (RuntimeError)       a name of kernels, used on the host
 ├── VerifyError                             our own mistake: malformed IR between two passes
 ├── LaunchError                             a launch that cannot be made
 │   ├── LaunchTypeError (TypeError)             wrong arguments
@@ -135,6 +136,10 @@ class DivergentBarrierError(KernelError):
 
 class SourceUnavailableError(RudaError, OSError):
     """Python keeps no source for a function, so it cannot be translated."""
+
+
+class OutsideKernelError(RudaError, RuntimeError):
+    """A name of the kernel language was used outside of a kernel."""
 
 
 class VerifyError(RudaError):

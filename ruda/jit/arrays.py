@@ -326,6 +326,29 @@ def unary(t: Translator, name: str, operand: ArrayRef, place: Place) -> Value:
     return elementwise(t, [operand], lambda xs: t.operation(name, xs, place), place)
 
 
+def item(c: Call, array: ArrayRef) -> Value:
+    """`a.item(i, j)`, `a.item(k)` by the flat index, `a.item()` of an array of one element."""
+    t, place = c.t, c.place
+    indices = [t.number(v, place, "an index") for v in c.arguments]
+    one = array.static_shape is not None and math.prod(array.static_shape) == 1
+    if len(indices) == array.ndim:
+        return t.load(array, indices, place)
+    if not indices and one:
+        return at(t, array, [ZERO] * array.ndim, place)
+    if len(indices) != 1 or (isinstance(indices[0], ir.Const) and indices[0].value < 0):
+        raise KernelTypeError(
+            f"`item` of {array.describe()} takes {array.ndim} indices or one flat index",
+            place,
+            hint="index it: `a[0, 0]`" if array.ndim > 1 else "index it: `a[0]`",
+        )
+    rest = t.temporary(t.as_index(indices[0]))
+    found: list[ir.Expr] = []
+    for axis in array.axes[:0:-1]:
+        found.insert(0, t.operation("mod", (rest, axis.extent), place))
+        rest = t.temporary(t.operation("floordiv", (rest, axis.extent), place))
+    return t.load(array, [rest, *found], place)
+
+
 def method(c: Call, array: ArrayRef, name: str) -> Value:
     t, place = c.t, c.place
     match name:
@@ -349,7 +372,7 @@ def method(c: Call, array: ArrayRef, name: str) -> Value:
 
             return PyObject(None)
         case "item":
-            return t.load(array, [t.number(v, place) for v in c.arguments], place)
+            return item(c, array)
         case "copy" | "astype":
             kind = array.element
             if name == "astype":

@@ -29,6 +29,7 @@ from ruda.errors import (
     KernelError,
     LaunchTypeError,
     LaunchValueError,
+    OutOfMemoryError,
     VerifyError,
     shown,
 )
@@ -382,7 +383,11 @@ class Kernel(Generic[P]):
             yield
         except KernelError:
             raise
-        except (RecursionError, SyntaxError, MemoryError):
+        except MemoryError:
+            raise OutOfMemoryError(
+                f"the host's memory does not suffice to compile `{self.__name__}`"
+            ) from None
+        except (RecursionError, SyntaxError):
             from ruda.jit.frontend.translator import too_deep
 
             raise too_deep(self.__name__, function.place) from None

@@ -12,13 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ruda import dtypes
 from ruda.dtypes import DType
-from ruda.errors import RudaError
+from ruda.errors import OutsideKernelError
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class OutsideKernelError(RudaError, RuntimeError):
-    """A name of the kernel language was used outside a kernel."""
 
 
 def _outside(name: str) -> Any:

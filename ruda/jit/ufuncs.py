@@ -57,6 +57,13 @@ def device_function(function: Any, decorator: str) -> Kernel[Any]:
         return function
     if not isinstance(function, types.FunctionType):
         raise TypeError(f"@ruda.{decorator} decorates a function, not {type(function).__name__}")
+    if function.__name__ == "<lambda>":
+        named = types.FunctionType(
+            function.__code__, function.__globals__, "lambda_", function.__defaults__,
+            function.__closure__,
+        )  # fmt: skip
+        named.__kwdefaults__ = function.__kwdefaults__
+        function = named
     return Kernel(function, KernelOptions(device=True))
 
 

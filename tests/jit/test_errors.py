@@ -93,7 +93,7 @@ SYNTAX = [
     Row("out[None, 0] = 1", "out[None, 0]", (Unsupported, TypeErr), ""),
     Row("print(*x)", "*x", (Unsupported, TypeErr), ""),
     Row("pass", "rest", Unsupported, "*rest", parameters="x, out, *rest"),
-    Row("pass", "rest", Unsupported, "*rest", parameters="x, out, **rest"),
+    Row("pass", "rest", Unsupported, "`**rest`", parameters="x, out, **rest"),
     Row("return x[0]", "return x[0]", TypeErr, "returns nothing", "array argument"),
     Row("b: int\nout[0] = b", "b", NameErr, "b"),
     Row("while True:\n    async_ = await_\n", "await_", NameErr, "await_"),
@@ -128,6 +128,47 @@ NAMES = [
 TYPES = [
     Row('out[0] = x[0] + "1"', 'x[0] + "1"', TypeErr, "float32", ""),
     Row('out[0] = "1"', "out[0]", TypeErr, "str"),
+    Row("k = int(x[0])\nprint('%d' % k)", "'%d' % k", Unsupported, "text", 'print(f"{i}")'),
+    Row("k = int(x[0])\nprint('k=' + str(k))", "str(k)", Unsupported, "`str`", 'print(f"{i}")'),
+    Row('print("{}".format(x[0]))', '"{}".format', Unsupported, "format", 'print(f"{i}")'),
+    Row('print(f"{x[0]:d}")', "x[0]", ValueErr, "`d` does not format float32"),
+    Row('k = int(x[0])\nprint(f"{k:zz}")', "k", ValueErr, "`zz` does not format"),
+    Row("print(x)", "x", TypeErr, "float32[:", "loop"),
+    Row("t = np.zeros(3)", "np.zeros(3)", Unsupported, "`np.zeros`", "ruda.local.array(3"),
+    Row("t = np.empty_like(x)", "np.empty_like(x)", Unsupported, "`np.empty_like`", "local.array"),
+    Row(
+        "out[0] = np.random.rand()",
+        "np.random.rand()",
+        Unsupported,
+        "`np.random.rand`",
+        "ruda.random",
+    ),
+    Row("out[0] = np.linalg.norm(x)", "np.linalg.norm(x)", Unsupported, "`np.linalg.norm`"),
+    Row(
+        "out[0] = random.random()",
+        "random.random()",
+        Unsupported,
+        "`random.random`",
+        "ruda.random",
+        before="import random",
+    ),
+    Row(
+        "logging.info('x')",
+        "logging.info('x')",
+        Unsupported,
+        "`logging.info`",
+        "kernels may call",
+        before="import logging",
+    ),
+    Row("out[0] = math.perm(5)", "math.perm(5)", Unsupported, "`math.perm`", "reference.md"),
+    Row(
+        "out[0] = x[ruda.threadIdx]", "x[ruda.threadIdx]", TypeErr, "threadIdx", "ruda.threadIdx.x"
+    ),
+    Row("ruda.syncthreads", "ruda.syncthreads", TypeErr, "alone does nothing", "syncthreads()"),
+    Row(
+        "TABLE[0] = 5", "TABLE[0]", TypeErr, "`TABLE` is a captured", before="TABLE = np.arange(4)"
+    ),
+    Row("out[0] = out.item(0, 0)", "out.item(0, 0)", TypeErr, "1 indices or one flat"),
     Row("k = int(x[0])\nout[0] = k ** -2", "k ** -2", TypeErr, "negative power -2", "float(x)"),
     Row("out[0] = np.int32(2) ** -1", "np.int32(2) ** -1", TypeErr, "negative power -1", "float"),
     Row(

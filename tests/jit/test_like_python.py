@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -167,3 +170,50 @@ def test_python_types_and_their_names_are_alike(name, kind):
         assert (
             ruda.device_array(2, name).dtype == ruda.device_array(2, kind).dtype == np.dtype(kind)
         )
+
+
+# ---- smaller things ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["m.item(3)", "m.item(7)", "m.item(2, 1)", "m.item(i)"])
+def test_item_takes_indices_or_a_flat_index(text, device):
+    m = np.arange(9.0).reshape(3, 3)
+    wanted = eval(text, {"m": m, "i": 5})
+    got = launched(kernel_of(f"a[0] = {text}", "a, m, i"), np.zeros(1), m, 5, device=device)
+    assert got[0] == wanted
+
+
+def test_item_of_an_array_of_one_element(device):
+    body = "b = ruda.local.array((1, 1), ruda.float64)\nb[0, 0] = 7\na[0] = b.item()"
+    assert launched(kernel_of(body), np.zeros(1), device=device)[0] == 7
+
+
+def test_lambdas_can_be_reduced_and_vectorized(device):
+    total = ruda.reduce(lambda a, b: a + b)
+    squared = ruda.vectorize(lambda x: x * x)
+    scale = 3.0
+    scaled = ruda.vectorize(
+        lambda x: x * scale  # a closure, in a line of its own
+    )
+    with ruda.config(device=device):
+        assert total(np.arange(5.0)) == 10
+        assert squared(np.arange(3.0)).tolist() == [0, 1, 4]
+        assert scaled(np.arange(3.0)).tolist() == [0, 3, 6]
+
+
+def test_two_lambdas_of_one_line_are_refused():
+    first, _ = ruda.reduce(lambda a, b: a + b), ruda.reduce(lambda a, b: a * b)
+    with pytest.raises(ruda.errors.SourceUnavailableError, match="2 lambdas begin there"):
+        first(np.arange(5.0))
+
+
+def test_the_error_of_kernel_names_on_the_host_is_in_the_tree():
+    with pytest.raises(ruda.errors.OutsideKernelError, match="has a meaning only inside"):
+        ruda.syncthreads()
+
+
+def test_devices_can_be_looked_at_without_a_warning():
+    code = "import ruda; ruda.detect()"
+    command = [sys.executable, "-X", "dev", "-W", "error", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert "ResourceWarning" not in done.stderr

@@ -5,10 +5,12 @@ What a kernel depends on goes into `caps`: it is part of the key of its speciali
 
 from __future__ import annotations
 
+import atexit
 import functools
 import logging
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -54,8 +56,10 @@ def runtime() -> Any:
 
 
 @functools.cache
-def _folder() -> Any:
-    return tempfile.TemporaryDirectory(prefix="ruda-", ignore_cleanup_errors=True)
+def _folder() -> str:
+    folder = tempfile.mkdtemp(prefix="ruda-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 @functools.cache
@@ -64,7 +68,7 @@ def adapters() -> tuple[Any, ...]:
     wgpu = runtime()
     if sys.platform.startswith("linux"):
         if not os.environ.get("XDG_RUNTIME_DIR"):
-            os.environ["XDG_RUNTIME_DIR"] = _folder().name  # else drivers complain on stderr
+            os.environ["XDG_RUNTIME_DIR"] = _folder()  # else drivers complain on stderr
         try:
             from wgpu.backends.wgpu_native.extras import set_instance_extras
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import types
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,7 @@ from ruda.errors import (
 )
 from ruda.jit import intrinsics, ir
 from ruda.jit.calls.device import coordinate
-from ruda.jit.calls.objects import object_name
+from ruda.jit.calls.objects import PRINT, object_name
 from ruda.jit.calls.python import scalar_operation
 from ruda.jit.frontend import EXPR, INDEX, ONE, Translator
 from ruda.jit.language import VectorType
@@ -76,12 +77,12 @@ def object_attribute(t: Translator, value: Any, name: str, place: Place) -> Valu
         return Method(PyObject(value), name)
     if isinstance(value, DType) and name == "type":
         return PyObject(value)
+    if isinstance(value, str) and name == "format":
+        raise UnsupportedError("`format` is not in the kernel language", place, hint=PRINT)
     missing = object()
     found = getattr(value, name, missing)
     if found is missing:
         kind = "module" if isinstance(value, types.ModuleType) else type(value).__name__
-        import difflib
-
         close = difflib.get_close_matches(name, dir(value), 1)
         raise KernelNameError(
             f"{kind} `{object_name(value)}` has no attribute `{name}`", place,
@@ -174,8 +175,13 @@ def array_field(t: Translator, array: ArrayRef, name: str, place: Place) -> Valu
 def record_field(t: Translator, record: RecordRef, name: str, place: Place) -> Value:
     found = record.type.field(name)
     if found is None:
-        names = ", ".join(n for n, _, _ in record.type.fields)
-        raise KernelNameError(f"the record has no field `{name}`; it has {names}", place)
+        names = [n for n, _, _ in record.type.fields]
+        close = difflib.get_close_matches(name, names, 1)
+        raise KernelNameError(
+            f"the record has no field `{name}`; it has {', '.join(names)}",
+            place,
+            hint=f"did you mean `{close[0]}`?" if close else None,
+        )
     return field_value(t, record, record.offset + found[0], found[1], place)
 
 

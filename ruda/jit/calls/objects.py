@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import sys
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -137,28 +138,53 @@ def vector_access(c: Call, kind: VectorType, name: str) -> Value:
     return PyObject(None)
 
 
+PRINT = 'text is made only in `print` and `assert`, by an f-string: print(f"{i}")'
+# Functions that make arrays: a kernel has those of a size known when it is compiled.
+MAKERS = ("array", "empty", "zeros", "ones", "full", "arange", "empty_like", "zeros_like",
+          "ones_like", "full_like", "asarray")  # fmt: skip
+
+
 def refuse_call(c: Call, target: Any) -> None:
+    """Say what a function that kernels cannot call is, as the user wrote it, and what to write."""
     from ruda.jit.calls.subscripts import is_kernel, launch_inside
 
     module = getattr(target, "__module__", "") or ""
     if is_kernel(getattr(target, "__self__", None)):
         raise launch_inside(target.__self__, c.place)
-    if isinstance(target, types.FunctionType):
+    written = ast.unparse(c.node.func)
+    if any(target is f for f in (str, repr, format)):
+        raise UnsupportedError(f"`{written}` is not in the kernel language", c.place, hint=PRINT)
+    generator = type(getattr(target, "__self__", None))
+    if "random" in (module.partition(".")[0], generator.__module__.partition(".")[0]) or (
+        "numpy.random" in (module, generator.__module__, generator.__module__.rpartition(".")[0])
+    ):
         raise UnsupportedError(
-            f"`{c.name}` is a plain Python function and cannot be called in a kernel",
+            f"`{written}` is not in the kernel language", c.place,
+            hint="ruda.random has generators for kernels: ruda.random.uniform(seed, i)",
+        )  # fmt: skip
+    if isinstance(target, np.ufunc) or module.startswith("numpy"):
+        hint = "scalar functions such as np.sqrt(x[i]) are; arrays need a loop"
+        if c.name in MAKERS:
+            hint = "a thread's own array is ruda.local.array(3, ruda.float32), of a constant shape"
+        raise UnsupportedError(f"`{written}` is not in the kernel language", c.place, hint=hint)
+    library = module.partition(".")[0] in sys.stdlib_module_names
+    if isinstance(target, types.FunctionType) and not library:
+        raise UnsupportedError(
+            f"`{written}` is a plain Python function and cannot be called in a kernel",
             c.place,
             hint="decorate it with @ruda.jit(device=True)",
         )
-    if isinstance(target, np.ufunc) or module.startswith("numpy"):
-        raise UnsupportedError(
-            f"`np.{c.name}` is not in the kernel language", c.place,
-            hint="scalar functions such as np.sqrt(x[i]) are; arrays need a loop",
-        )  # fmt: skip
     if name_of := getattr(target, "__ruda_name__", None):
         raise UnsupportedError(f"`ruda.{name_of}` cannot be called", c.place)
+    if module == "math":
+        raise UnsupportedError(
+            f"`{written}` is not in the kernel language", c.place,
+            hint="docs/reference.md lists the functions of math that are",
+        )  # fmt: skip
     raise UnsupportedError(
-        f"`{c.name}` cannot be called in a kernel", c.place,
-        hint="kernels may call @ruda.jit functions, functions of math, and names of ruda",
+        f"`{written}` cannot be called in a kernel", c.place,
+        hint="kernels may call @ruda.jit functions, scalar functions of math and NumPy, and names "
+        "of ruda",
     )  # fmt: skip
 
 
@@ -238,6 +264,9 @@ def binary(t: Translator, name: str, left: Value, right: Value, place: Place) ->
         from ruda.jit import arrays
 
         return arrays.binary(t, name, left, right, place)
+    if isinstance(left, PyObject) and isinstance(left.value, str) and name in ("mod", "add"):
+        if not (name == "add" and isinstance(right, PyObject)):
+            raise UnsupportedError("text cannot be made with operators", place, hint=PRINT)
     if isinstance(left, PyObject) and isinstance(right, PyObject) and name == "add":
         if isinstance(left.value, str) and isinstance(right.value, str):
             return PyObject(left.value + right.value)

@@ -14,6 +14,7 @@ from ruda import dtypes
 from ruda.dtypes import DType
 from ruda.errors import (
     KernelTypeError,
+    KernelValueError,
     Place,
     UnsupportedError,
 )
@@ -311,8 +312,26 @@ def value_text(t: Translator, value: Value, place: Place, spec: str) -> list[str
             for k, item in enumerate(items):
                 out += [", "] * (k > 0) + value_text(t, item, place, spec)
             return [*out, ",)" if len(items) == 1 else ")"]
-    e = t.number(value, place, "numbers and strings")
-    return [ir.Text(t.strong(e), spec)]
+    if isinstance(value, ArrayRef) and value.ndim:
+        raise KernelTypeError(
+            f"expected numbers and strings, got {describe(value)}",
+            place,
+            hint="print its elements in a loop",
+        )
+    e = t.strong(t.number(value, place, "numbers and strings"))
+    check_format(e, spec, place)
+    return [ir.Text(e, spec)]
+
+
+_SAMPLES = {"bool": True, "int": 1, "uint": 1, "float": 1.5, "complex": 1j}
+
+
+def check_format(e: ir.Expr, spec: str, place: Place) -> None:
+    """A format is tried when the kernel is compiled, not when a thread comes to it."""
+    try:
+        format(_SAMPLES[e.dtype.kind], spec)
+    except ValueError as error:
+        raise KernelValueError(f"`{spec}` does not format {e.dtype}: {error}", place) from None
 
 
 _rows: dict[int, tuple[Any, intrinsics.Row]] = {}

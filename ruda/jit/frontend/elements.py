@@ -127,7 +127,7 @@ class Elements(Names):
         for root in array.roots:
             if root.space == "const":
                 raise KernelTypeError(
-                    f"`{root.name}` is a captured constant and cannot be written",
+                    f"`{root.name.partition('@')[0]}` is a captured constant and cannot be written",
                     place,
                     hint="pass it as an argument",
                 )

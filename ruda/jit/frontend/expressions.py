@@ -30,6 +30,8 @@ from ruda.jit.values import (
     describe,
 )
 
+COORDINATES = ("threadIdx", "blockIdx", "blockDim", "gridDim")
+
 
 class Expressions(Elements):
     """One method a node type; `EXPRESSIONS` says which."""
@@ -53,7 +55,9 @@ class Expressions(Elements):
             return value
         if isinstance(value, ArrayRef) and value.ndim == 0:
             return self.load(value, (), place)
-        raise KernelTypeError(f"expected {what}, got {describe(value)}", place)
+        known = getattr(value.value, "__ruda_name__", "") if isinstance(value, PyObject) else ""
+        hint = f"take a part of it: ruda.{known}.x" if known in COORDINATES else None
+        raise KernelTypeError(f"expected {what}, got {describe(value)}", place, hint=hint)
 
     def values(self, nodes: Sequence[ast.expr]) -> list[Value]:
         """Evaluate in order; a value is kept if a later node has effects that could change it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import linecache
 import types
 import weakref
 from collections import Counter
@@ -86,6 +87,8 @@ def _parse(function: types.FunctionType) -> Definition:
             "a lambda cannot be a kernel: its source cannot be told from its line; "
             "write `def` with @ruda.jit"
         )
+    if function.__code__.co_name == "<lambda>":
+        return _definition(*_lambda(function))
     try:
         lines, first = sources.lines_of(function)
         file = inspect.getsourcefile(function) or function.__code__.co_filename
@@ -108,6 +111,31 @@ def _parse(function: types.FunctionType) -> Definition:
     if not isinstance(top, ast.FunctionDef) or top.name != function.__code__.co_name:
         raise SourceUnavailableError(f"the source of `{name}` is not a plain `def {name}(...)`")
     ast.increment_lineno(top, first - 1 - (1 if indented else 0))
+    return _definition(top, file, text)
+
+
+def _lambda(function: types.FunctionType) -> tuple[ast.FunctionDef, str, str]:
+    """A lambda as the `def` that it stands for: its line must hold no other."""
+    file, line = function.__code__.co_filename, function.__code__.co_firstlineno
+    text = "".join(linecache.getlines(file, function.__globals__))
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        tree = ast.Module([], [])
+    here = [n for n in ast.walk(tree) if isinstance(n, ast.Lambda) and n.lineno == line]
+    if len(here) != 1:
+        raise SourceUnavailableError(
+            f"the source of the lambda in line {line} of {file} cannot be told: "
+            f"{len(here)} lambdas begin there; write `def`"
+        )
+    result = ast.copy_location(ast.Return(here[0].body), here[0].body)
+    made = ast.parse(f"def {function.__name__}(): pass").body[0]
+    assert isinstance(made, ast.FunctionDef)
+    made.args, made.body = here[0].args, [result]
+    return ast.copy_location(made, here[0]), file, text
+
+
+def _definition(top: ast.FunctionDef, file: str, text: str) -> Definition:
     assigned: dict[str, int] = {}
     _collect_assigned(top.body, assigned)
     once = {name for name, count in assigned.items() if count == 1}

@@ -359,7 +359,15 @@ class Statements(Expressions):
     def visit_expression(self, node: ast.Expr) -> None:
         if isinstance(node.value, ast.Constant):
             return  # a docstring or `...`
-        self.value(node.value)
+        value = self.value(node.value)
+        if isinstance(value, PyObject) and isinstance(node.value, (ast.Name, ast.Attribute)):
+            written = ast.unparse(node.value)
+            if callable(value.value):
+                raise KernelTypeError(
+                    f"`{written}` alone does nothing",
+                    self.place(node.value),
+                    hint=f"call it: `{written}()`",
+                )
 
     def visit_pass(self, node: ast.Pass) -> None:
         pass

@@ -136,10 +136,11 @@ class Translator(Statements):
     def bind_parameters(self) -> None:
         tree = self.scope.definition.tree
         a = tree.args
-        for extra in (a.vararg, a.kwarg):
+        for stars, extra in (("*", a.vararg), ("**", a.kwarg)):
             if extra is not None:
                 raise UnsupportedError(
-                    f"a kernel cannot take `*{extra.arg}`: each parameter has a name and a type",
+                    f"a kernel cannot take `{stars}{extra.arg}`: each parameter has a name "
+                    "and a type",
                     self.place(extra),
                     hint="pass a tuple",
                 )
