@@ -18,9 +18,9 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-DEVICES = ("sim", "cpu", "wgpu")
+DEVICES = ("sim", "cpu", "wgpu", "ascend-twin")
 HOST = ("sim", "cpu")
-KERNEL = re.compile(r"test_device_matches_numpy_and_oracle\[(\w+)-(.*)-\d+\]$")
+KERNEL = re.compile(r"test_device_matches_numpy_and_oracle\[(ascend-twin|\w+)-(.*)-\d+\]$")
 
 
 def rows() -> list[tuple[str, str, list[str]]]:
@@ -49,7 +49,8 @@ def verdict(patterns: list[str], device: str, outcomes: dict[str, str]) -> tuple
             if kernel[1] == device and any(fnmatch.fnmatch(kernel[2], p) for p in patterns):
                 found.append(outcome)
             continue
-        parameters = re.split(r"[\[\]-]", name)[1:]
+        parameters = re.split(r"[\[\]-]", name.replace("ascend-twin", "ascend_twin"))[1:]
+        parameters = [p.replace("ascend_twin", "ascend-twin") for p in parameters]
         named = [d for d in DEVICES if d in parameters]
         here = device in named if named else device in HOST or f"{device}:" in shown
         if here and any(fnmatch.fnmatch(name, p) for p in patterns):
