@@ -283,10 +283,14 @@ def test_memory_that_has_no_address_is_not_exported(device):
         d = ruda.to_device(np.ones(3, np.float32))
     if d.storage.on_host:
         assert d.__dlpack_device__() == (1, 0)
+        assert not hasattr(d, "__cuda_array_interface__")
+    elif device.startswith("cuda"):
+        assert d.__dlpack_device__() == (2, 0)
+        assert d.__cuda_array_interface__["data"][0] == d.pointer
     else:
         with pytest.raises(BufferError, match="copy_to_host"):
             d.__dlpack__()
-    assert not hasattr(d, "__cuda_array_interface__")
+        assert not hasattr(d, "__cuda_array_interface__")
 
 
 # ---- libraries

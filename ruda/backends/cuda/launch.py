@@ -146,10 +146,10 @@ def check_limits(module: Module, launch: Launch) -> None:
             f"{most} threads on {gpu.name}, not {threads}"
         )
     static = attribute("SHARED_SIZE_BYTES")
-    if static + launch.shared_bytes > properties["max_shared_bytes"]:
+    if static + launch.shared_bytes > properties["max_shared"]:
         raise LaunchValueError(
             f"`{name}`: {launch.shared_bytes} bytes of dynamic shared memory and {static} of "
-            f"shared arrays; a block on {gpu.name} can have {properties['max_shared_bytes']}"
+            f"shared arrays; a block on {gpu.name} can have {properties['max_shared']}"
         )
     if static + launch.shared_bytes > STATIC_SHARED:
         dynamic = kind.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
