@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from ruda import backends
@@ -14,7 +16,7 @@ def fake(monkeypatch):
     """`cuda:0` is a FakeDriver's for one test."""
     made = FakeDriver()
     monkeypatch.setattr(driver, "library", lambda: made)
-    monkeypatch.setattr(driver.atexit, "register", lambda f: None)
+    monkeypatch.setattr(driver, "atexit", SimpleNamespace(register=lambda f: None))
     monkeypatch.setattr(driver.os, "register_at_fork", lambda **k: None)
     driver.gpus.cache_clear()
     backends.find.cache_clear()
