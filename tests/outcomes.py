@@ -46,11 +46,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def main() -> int:
     """Print the time of each part beside its budget."""
-    outcomes = json.loads(Path(sys.argv[1]).read_text())
+    outcomes: dict[str, list[str | float]] = {}
+    for file in sys.argv[1:]:
+        outcomes |= json.loads(Path(file).read_text())
     spent = {name: 0.0 for name, _, _ in BUDGET}
     for test, (_, seconds) in outcomes.items():
         part = next(name for name, _, folders in BUDGET if test.startswith(folders))
-        spent[part] += seconds
+        spent[part] += float(seconds)
     for name, budget, _ in BUDGET:
         print(f"{name:16} {spent[name]:5.0f} s of {budget:5} s")
     return 0

@@ -1,5 +1,7 @@
 """Every row of the op table, at every dtype that it takes, on every device, against NumPy."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from ruda.tensor import execute
 from ruda.tensor.opdef import TAKES
 from ruda.tensor.ops import OPS
 
+LONG = os.environ.get("RUDA_LONG_TESTS") == "1"
 ROWS = [r for r in OPS.values() if not r.name.startswith("to_")]
 ELEMENTWISE = [r for r in ROWS if r.kind == "elementwise"]
 REDUCTIONS = [r for r in ROWS if r.kind == "reduce"]
@@ -90,10 +93,21 @@ def check(found, wanted, row, arrays):
 
 
 @pytest.mark.parametrize(("row", "dtype"), PAIRS)
-@pytest.mark.parametrize("fusion", ["0", "verify"])
-def test_elementwise_rows_match_numpy(row, dtype, device, fusion, rng):
-    if fusion == "0" and device != "cpu":
-        fusion = "1"  # the same kernel: only the host has another way
+def test_elementwise_rows_match_numpy(row, dtype, device, rng):
+    check_row(row, dtype, device, "0" if device == "cpu" else "1", rng)
+
+
+COMPILED = [p for p in PAIRS if p.values[1].name in ("bool", "int32", "uint8", "float32")]
+if LONG:  # a third of a second a kernel
+    COMPILED = PAIRS
+
+
+@pytest.mark.parametrize(("row", "dtype"), COMPILED)
+def test_elementwise_rows_compiled_for_the_host_match_numpy(row, dtype, rng):
+    check_row(row, dtype, "cpu", "verify", rng)
+
+
+def check_row(row, dtype, device, fusion, rng):
     arrays = arguments(row, rng, dtype, 101)
     inputs = tuple(dtypes.as_dtype(a.dtype) for a in arrays)
     at, result = row.dtypes(inputs)

@@ -45,7 +45,7 @@ fn floordiv_T(x: T, y: T) -> T {
 }
 fn mod_T(x: T, y: T) -> T {
   if ((y == 0S) | (y == -1S)) { return 0S; }
-  let r = x % y;
+  let r = x - (x / y) * y;  // Vulkan leaves % of negative numbers undefined
   return select(r, r + y, (r != 0S) & ((r < 0S) != (y < 0S)));
 }
 fn pow_T(x: T, y: T) -> T {

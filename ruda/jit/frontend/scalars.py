@@ -145,6 +145,8 @@ class Scalars(State):
                 return ir.Cast(e, dtype, place=e.place)
             if self.is_host(e):
                 return self.host_scalar(e, dtype)
+            if isinstance(e, ir.Cast):  # on its way: an index that met a float literal
+                return self.coerce(e.value, dtype)
             if have is not dtypes.weak_int and dtype.is_inexact and isinstance(e, ir.Op):
                 if not (have.kind == "complex" and dtype.kind != "complex"):
                     operands = tuple(self.coerce(o, dtype) for o in e.operands)
