@@ -435,7 +435,7 @@ class Emitter:
                     bits = 64 if WORDS[kind] == 2 else 32
                     element = f"atomic<u{bits}>"
                 else:
-                    element = wgsl(kind)
+                    element = "u32" if is_flags(a) else wgsl(kind)
                 self.shared_bytes += length * 4 * WORDS[kind]
             else:
                 length = max(1, -(-size // 4))
@@ -909,6 +909,8 @@ class Emitter:
         if place.binding is None:
             if a.name in self.atomics:
                 return Term(decode(kind, atomic_words(place.text, kind)), kind, origin)
+            if is_flags(a):
+                return Term(f"({place.text} != 0u)", kind, origin)
             return Term(place.text, kind, origin)
         written = place.binding.written
         origin = "sum" if written else ""
@@ -924,6 +926,8 @@ class Emitter:
             if a.name in self.atomics:
                 word = pack_atomic(kind, value)
                 return f"atomicStore(&{place.text}, {word});"
+            if is_flags(a):
+                return f"{place.text} = u32({value});"
             return f"{place.text} = {value};"
         if place.unit == "w" and WORDS[kind] == 1 and place.binding.bits == 32:
             return place.binding.store(place.text, encode(kind, value)[0])
@@ -1480,6 +1484,11 @@ class Emitter:
         if "c64" in (kind, to) or {kind, to} & set(wide.KINDS):
             return Term(decode(to, encode(kind, value.text)), to, "sum")
         return Term(f"bitcast<{to}>({value.text})", to, "sum")
+
+
+def is_flags(a: Array) -> bool:
+    """Whether bools are held as words: an NVIDIA driver reads false from bools that are shared."""
+    return a.space == "shared" and isinstance(a.dtype, DType) and a.dtype.kind == "bool"
 
 
 def is_large(a: Array) -> bool:
