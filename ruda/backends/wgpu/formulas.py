@@ -302,6 +302,8 @@ def _function(
     result = builder.term(found.llvm)
     lines += builder.lines[before:]
     head = ", ".join(f"{n}: {k}" for n, k in zip("xyz", kinds, strict=False))
+    if len(kinds) == 1 and result.kind == kinds[0]:  # a driver may take comparisons of NaN for true
+        lines.insert(0, f"  if (isnan_{kinds[0]}(x)) {{ return x; }}")
     body = "\n".join([*lines, f"  return {result.text};"])
     return f"fn {name}({head}) -> {result.kind} {{\n{body}\n}}\n"
 
