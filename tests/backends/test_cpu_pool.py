@@ -353,7 +353,7 @@ def test_setting_gives_the_thread_count():
     assert cpu_pool.thread_count() == len(os.sched_getaffinity(0))
     with ruda.config(num_threads=5):
         assert cpu_pool.thread_count() == 5
-    for wrong in (-1, cpu_pool.MAX_THREADS + 1):
+    for wrong in (cpu_pool.MAX_THREADS + 1, 1 << 40):
         with ruda.config(num_threads=wrong), pytest.raises(LaunchValueError, match="num_threads"):
             cpu_pool.thread_count()
 
