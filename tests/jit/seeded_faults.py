@@ -59,8 +59,8 @@ FAULTS = [
     Fault(
         "negative indices do not wrap",
         "ruda/jit/frontend/elements.py",
-        'return ir.Op("wrap", (i, extent), INDEX, place=place)',
-        "return i",
+        "or not self.options.wraparound:",
+        "or True:",
         "negative_indices_of_a_run",
     ),
     Fault(
