@@ -68,15 +68,8 @@ def record(row: Row, inputs: Sequence[Input]) -> Node:
                 f"`{row.name}`: the tensors are on {device} and {n.device}; "
                 f"move one with `.to_device({device!r})`"
             )
-        if n.shape != shape:
-            shape = broadcast(row.name, [m.shape for m in nodes])
-            break
-    for n in nodes:
-        if n.device != device:
-            raise DeviceError(
-                f"`{row.name}`: the tensors are on {device} and {n.device}; "
-                f"move one with `.to_device({device!r})`"
-            )
+        if n.shape != first.shape:
+            shape = broadcast(row.name, [shape, n.shape])
     at, result = row.dtypes(tuple(i.dtype if type(i) is Node else WEAK[type(i)] for i in inputs))
     if len(nodes) < len(inputs):
         check_numbers(row, inputs, at)

@@ -634,8 +634,6 @@ def _reduction(name: str) -> Callable[..., Tensor]:
         x = x if isinstance(x, Tensor) else asarray(x)
         if dtype is not None:
             x = astype(x, dtype)
-        elif row.rule == "accumulate":
-            x = astype(x, row.dtypes((x.dtype,))[1])
         axes = as_axes(axis, x.ndim)
         found = from_node(graph.reduce(row, x.node(), axes, keepdims))
         if x._history is not None:
