@@ -11,6 +11,7 @@ import importlib
 import inspect
 import itertools
 from pathlib import Path
+from typing import Any
 
 import ruda
 from ruda import errors, porting
@@ -173,6 +174,25 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
+def _dtype_cell(
+    kernels: dict[str, Any], dtype: str, backend: Any, target: dict[str, object]
+) -> str:
+    """The kernels that are accepted, and in brackets those that a policy accepts besides."""
+    from ruda.jit import support
+
+    def letters(missing: str) -> str:
+        return "".join(
+            c for c, k in kernels.items() if support.accepts(k, dtype, backend, target, missing)
+        )
+
+    plain = letters("error")
+    for policy in ("emulate", "demote"):
+        more = letters(policy)
+        if more != plain:
+            return f"{plain} ({policy}: {more})".lstrip()
+    return plain
+
+
 def devices() -> str:
     """docs/devices.md: what each kind of device takes, asked of its emitter."""
     from ruda import backends
@@ -200,15 +220,15 @@ def devices() -> str:
         "`ruda.devices()` lists those of a machine; `ruda.device(name).info.dtypes` says the same "
         "of one. Each entry was asked of the code that makes kernels: **S** arrays of the dtype "
         "are read and written, **C** it is computed with, **D** divided, **A** added atomically. "
-        "Where a letter is missing the kernel is refused by name.\n",
+        "Where a letter is missing the kernel is refused by name; some that are refused work after "
+        "`ruda.config(missing=...)`, here in brackets: `emulate` makes 64-bit integers of 32-bit "
+        "words, `demote` computes float64 in float32 besides (arrays keep their dtype, and what is "
+        "only moved keeps its bits), and `cpu` runs such launches on the CPU.\n",
         "| dtype | " + " | ".join(targets) + " |",
         "|---|" + "---|" * len(targets),
     ]
     for dtype in support.DTYPES:
-        cells = [
-            "".join(c for c, k in kernels.items() if support.accepts(k, dtype, backend, target))
-            for backend, target in asked
-        ]
+        cells = [_dtype_cell(kernels, dtype, backend, target) for backend, target in asked]
         out.append(f"| {dtype} | " + " | ".join(cells) + " |")
     out += ["", "| | " + " | ".join(targets) + " |", "|---|" + "---|" * len(targets)]
     for text, kernel in support.FEATURES.items():

@@ -61,7 +61,7 @@ class Graph:
             return
         device = self.launches[0].device
         native = getattr(backends.get(device), "graph", None)
-        if native is None:
+        if native is None or any(r.module is None for r in self.launches):  # run by the CPU
             self._replay = self.one_by_one
         else:
             rows = [(r.module, r.configured.launch, r.values) for r in self.launches]

@@ -30,6 +30,7 @@ from ruda.errors import (
     LaunchTypeError,
     LaunchValueError,
     OutOfMemoryError,
+    UnsupportedError,
     VerifyError,
     shown,
 )
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from ruda.backends.base import Source
     from ruda.jit.frontend import Translation
     from ruda.jit.ir import Function
+    from ruda.jit.missing import OnHost
     from ruda.jit.tools import Explanation
 
 P = ParamSpec("P")
@@ -170,6 +172,7 @@ class Specialisation:
     source: Source | None = None
     binary: Binary | None = None
     module: Any = None
+    on_host: OnHost | None = None  # instead of a module: the device cannot run it
 
     def fits(self, block: tuple[int, int, int] | None) -> bool:
         """Whether it is right for a block, and for what the captured variables hold now."""
@@ -190,6 +193,17 @@ class Specialisation:
         return not self.captures or all(
             c.current() is c.value and c.is_immutable for c in self.captures
         )
+
+    def launcher(
+        self, launch: Launch, fallback: Callable[..., Any], guards: Sequence[tuple[Any, Any, Any]]
+    ) -> Callable[..., Any]:
+        """A callable for the arguments; the guards are for backends whose launchers check."""
+        backend: Any = backends.get(self.device)
+        if self.on_host is not None:
+            return self.on_host.launcher(launch)
+        if getattr(backend, "launcher_checks", False):
+            return backend.launcher(self.module, launch, fallback, guards=guards)  # type: ignore[no-any-return]
+        return backend.launcher(self.module, launch, fallback)  # type: ignore[no-any-return]
 
     def guards(self) -> tuple[tuple[Any, Any, Any], ...] | None:
         """What a launcher must compare before it runs; None if that is more than objects."""
@@ -365,9 +379,12 @@ class Kernel(Generic[P]):
             start = time.perf_counter()
             target = backend.target(device)
             made = Specialisation(argument_types, device, function, captures)
-            with self._our_errors(function):
-                made.binary = self._cached(made, backend, target)
-                made.module = backend.load(made.binary, function, device)
+            try:
+                with self._our_errors(function):
+                    made.binary = self._cached(made, backend, target)
+                    made.module = backend.load(made.binary, function, device)
+            except UnsupportedError as error:
+                made.on_host = self._on_host(argument_types, device, block, error)
             for observer in tuple(observers):
                 observer.add("compile", self.__name__, device, start, time.perf_counter() - start)
             if settings.debug:
@@ -375,6 +392,21 @@ class Kernel(Generic[P]):
             known = self._specialisations.get(key, ())
             self._specialisations[key] = (made, *known)[:MAX_VARIANTS]
             return made
+
+    def _on_host(
+        self,
+        argument_types: tuple[Type, ...],
+        device: str,
+        block: tuple[int, int, int] | None,
+        error: UnsupportedError,
+    ) -> OnHost:
+        """A stand-in for a kernel that the device cannot run, if the policy is to use the CPU."""
+        from ruda.jit import missing
+
+        missing.name_policy(error, device)
+        if not missing.moves(device):
+            raise error
+        return missing.OnHost(self.specialise(argument_types, "cpu", block), device, error)
 
     @contextlib.contextmanager
     def _our_errors(self, function: Function) -> Iterator[None]:
@@ -658,11 +690,8 @@ class Configured:
         backend: Any = backends.get(device)
         captures, guards = made.captures, made.guards()
         checks = getattr(backend, "launcher_checks", False)
-        if checks:
-            watched = (*(guards or ()), (settings.changes, "last", state[1]))
-            launcher = backend.launcher(made.module, launch, self._fallback, guards=watched)
-        else:
-            launcher = backend.launcher(made.module, launch, self._fallback)
+        watched = (*(guards or ()), (settings.changes, "last", state[1]))
+        launcher = made.launcher(launch, self._fallback, watched)
         if settings.debug >= 2:
             from ruda.jit import trace
 
@@ -842,7 +871,10 @@ def fit_signature(signature: Signature, found: Sequence[Type]) -> tuple[Type, ..
 def _flags() -> tuple[Any, ...]:
     """The settings that a specialisation depends on."""
     s = settings
-    return s.fastmath, s.check, s.deterministic, s.default_float, s.unroll_limit
+    return (
+        s.fastmath, s.check, s.deterministic, s.default_float, s.unroll_limit, s.missing,
+        s.wgpu_dialect,
+    )  # fmt: skip
 
 
 def _constexpr_positions(signature: inspect.Signature) -> frozenset[int]:

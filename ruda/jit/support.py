@@ -24,6 +24,7 @@ from ruda.jit.language import (
     threadIdx,
 )
 from ruda.jit.types import ArrayType
+from ruda.settings import config
 
 DTYPES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
@@ -101,13 +102,16 @@ FEATURES = {
 }
 
 
-def accepts(kernel: Any, dtype: str, backend: Any, target: Mapping[str, Any]) -> bool:
-    """Whether a backend emits a kernel of one array for a target."""
+def accepts(
+    kernel: Any, dtype: str, backend: Any, target: Mapping[str, Any], missing: str = "error"
+) -> bool:
+    """Whether a backend emits a kernel of one array for a target, under a policy."""
     kind = ArrayType(as_dtype(dtype), 1, "C")
     needs_block = getattr(backend, "needs_block", lambda f: False)
     try:
-        function, _ = kernel.translate((kind,), block=(64, 1, 1), needs_block=needs_block)
-        backend.emit(function, target)
+        with config(missing=missing):
+            function, _ = kernel.translate((kind,), block=(64, 1, 1), needs_block=needs_block)
+            backend.emit(function, target)
     except (KernelError, DTypeError):
         return False
     return True

@@ -18,10 +18,19 @@ from typing import Any
 
 from ruda import backends
 from ruda.dtypes import DType
-from ruda.errors import DTypeError, LaunchTypeError, LaunchValueError, Place, UsageError
-from ruda.jit import ir
+from ruda.errors import (
+    DTypeError,
+    LaunchTypeError,
+    LaunchValueError,
+    Place,
+    UnsupportedError,
+    UsageError,
+)
+from ruda.jit import ir, missing
 from ruda.jit.kernel import Kernel, Specialisation, as_dimensions
+from ruda.jit.passes import demote
 from ruda.jit.types import ArrayType, Static, Type, parse_type, split_types
+from ruda.settings import settings
 
 DEFAULT_BLOCK = (256, 1, 1)
 
@@ -117,7 +126,11 @@ def _last_launch(kernel: Kernel[Any], block: Any) -> tuple[tuple[Type, ...], Any
 
 def _emitted(found: Description) -> Any:
     backend: Any = backends.get(found.made.device)
-    return backend.emit(found.made.function, backend.target(found.made.device))
+    try:
+        return backend.emit(found.made.function, backend.target(found.made.device))
+    except UnsupportedError as error:
+        missing.name_policy(error, found.made.device)
+        raise
 
 
 def _headed(found: Description, text: str) -> str:
@@ -187,6 +200,8 @@ class Explanation:
     barriers    barriers that perhaps not every thread reaches
     spills      values that wait at a barrier, and so need a slot a thread
     loops       innermost loops of the machine code, and whether they use vector registers
+    lacks       what the device cannot do itself, and what the policy makes of it
+    missing     the policy: `ruda.config(missing=...)`
     """
 
     options: str
@@ -197,6 +212,8 @@ class Explanation:
     barriers: tuple[Note, ...]
     spills: tuple[Note, ...]
     loops: tuple[Note, ...] | None
+    lacks: tuple[Note, ...]
+    missing: str
 
     def __repr__(self) -> str:
         out = [self.options, "", "variables"]
@@ -212,6 +229,10 @@ class Explanation:
             ),
             ("values kept across barriers, one a thread", self.spills),
             ("innermost loops of the machine code", self.loops),
+            *(
+                ((f"what the device lacks (missing={self.missing!r})", self.lacks),)
+                * bool(self.lacks)
+            ),
         ):
             if notes is not None:
                 out += ["", title]
@@ -235,7 +256,31 @@ def explanation(
         tuple(_grouped(_barriers(function))),
         tuple(_spills(function, lowered)),
         _loops(found) if target == "cpu" else None,
+        tuple(_grouped(_lacks(found))),
+        settings.missing,
     )
+
+
+def _lacks(found: Description) -> Iterator[Note]:
+    """What the device has not, and what the policy makes of it."""
+    made, backend = found.made, backends.get(found.made.device)
+    if made.device.partition(":")[0] in missing.HOSTS:
+        return
+    try:
+        _emitted(found)
+    except UnsupportedError as error:
+        then = "it runs on the CPU" if missing.moves(made.device) else "refused"
+        yield Note(error.place, f"{error}: {then}")
+        return
+    lacking = getattr(backend, "lacking", lambda target: ())(backend.target(made.device))
+    if "float64" in lacking:
+        yield from (Note(place, text) for place, text in demote.demoted(made.function))
+    if "int64" in lacking:
+        for place, e in _nodes(made.function.body):
+            if isinstance(e, ir.Op) and e.operands:
+                dtype = e.operands[0].dtype
+                if dtype.name in ("int64", "uint64"):
+                    yield Note(place, f"{dtype} {e.name} in 32-bit words")
 
 
 def _lowered(function: ir.Function, target: str) -> ir.Function:

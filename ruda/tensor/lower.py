@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from ruda import backends
 from ruda.backends.base import Launch
 from ruda.dtypes import DType, bool_, index
 from ruda.jit import ir
@@ -266,12 +265,7 @@ def launch(kernel: Lowered, shape: tuple[int, ...], device: str, arguments: Sequ
     x, y, z = shape[-1], shape[-2] if len(shape) > 1 else 1, math.prod(shape[:-2])
     configuration = Launch((-(-x // BLOCK), y, z), (BLOCK, 1, 1))
     made = prepare(kernel, types_of(arguments), device)
-    backend: Any = backends.get(device)
-    if getattr(backend, "launcher_checks", False):
-        run = backend.launcher(made.module, configuration, _misfit, guards=())
-    else:
-        run = backend.launcher(made.module, configuration, _misfit)
-    run(*arguments)
+    made.launcher(configuration, _misfit, ())(*arguments)
 
 
 def types_of(arguments: Sequence[Any]) -> tuple[Type, ...]:

@@ -542,7 +542,7 @@ def fast(
     threads = str(threads_along_x(launch))
     rows = module.metadata["parameters"]
     packed = [threads if row[0] == "threads" else _packed(row, module.types) for row in rows]
-    scope |= {"asarray": np.asarray, "u16": np.uint16}
+    scope |= {"asarray": np.asarray, "u16": np.uint16, "__name__": __name__}
     numbers = ", ".join(map(str, shape))
     condition = " and ".join(tests) or "True"
     # A block is taken from the list, so that two threads never pack the same one.

@@ -25,6 +25,7 @@ from ruda.backends.wgpu.launch import launcher
 from ruda.backends.wgpu.modules import Module
 from ruda.errors import DeviceError, DeviceNotFoundError
 from ruda.jit.ir import Function
+from ruda.settings import settings
 
 
 def number_of(device: str) -> int:
@@ -87,6 +88,12 @@ class WgpuBackend(HostMemory):
             return caps_of(number_of(device))
         except DeviceNotFoundError:
             return adapters.PORTABLE
+
+    def lacking(self, target: Mapping[str, Any]) -> tuple[str, ...]:
+        """The dtypes of 64 bits that kernels have to do without, by the settings in force."""
+        if settings.wgpu_dialect == "tint":
+            target = adapters.browser(target)
+        return tuple(name for name in ("float64", "int64") if not target.get(name))
 
     def needs_block(self, function: Function) -> bool:
         """WGSL has the size of a workgroup in its text."""

@@ -9,6 +9,8 @@ User names are prefixed, so that none can be a word of WGSL. Numbers are held as
 8- and 16-bit integers in 32 bits, 16-bit floats in f32 (rounded after every operation), complex
 numbers in vec2. Indices are i32 in the narrow form of a kernel and i64 in the wide one. Where an
 adapter has no 64-bit integers, `wide` has functions for pairs of words: kinds "I64" and "U64".
+Where it has no float64, elements of that dtype are words, too, of which `passes.demote` makes
+float32 at once: kinds "F64" and "C128".
 
 A text is made for a `Variant`: which arguments share memory, how wide indices are, and whether the
 grid is folded into two dimensions because it is longer than a dispatch may be.
@@ -75,10 +77,13 @@ HELD = {
     "float16": "f32", "bfloat16": "f32", "float32": "f32", "float64": "f64",
     "weak_float": "f64", "complex64": "c64", "complex128": "c128", "weak_complex": "c128",
 }  # fmt: skip
-WGSL = {"c64": "vec2<f32>", "c128": "vec2<f64>", "I64": "vec2<u32>", "U64": "vec2<u32>"}
+WGSL = {
+    "c64": "vec2<f32>", "c128": "vec2<f64>", "I64": "vec2<u32>", "U64": "vec2<u32>",
+    "F64": "vec2<u32>", "C128": "vec4<u32>",
+}  # fmt: skip
 WORDS = {
     "i32": 1, "u32": 1, "f32": 1, "i64": 2, "u64": 2, "I64": 2, "U64": 2, "f64": 2, "c64": 2,
-    "c128": 4, "bool": 1,
+    "c128": 4, "bool": 1, "F64": 2, "C128": 4,
 }  # fmt: skip
 UNSIGNED = {"i32": "u32", "u32": "u32", "i64": "u64", "u64": "u64", "I64": "U64", "U64": "U64"}
 NEEDS = {"i64": "int64", "u64": "int64", "f64": "float64", "c128": "float64"}
@@ -114,7 +119,8 @@ class Variant:
 
     groups  for each array parameter, the number of its binding: aliased ones share one
     fold    whether the grid is longer than a dispatch may be
-    missing  the policy for what the adapter lacks: "emulate" makes 64-bit integers of words
+    missing  the policy for what the adapter lacks: with "emulate" and "demote" 64-bit integers are
+             made of words, with "demote" float64 is computed in float32
     dialect  "tint": only what every browser has
     """
 
@@ -179,11 +185,19 @@ def plain_variant(function: Function) -> Variant:
     return Variant(tuple(range(count)), missing=settings.missing, dialect=settings.wgpu_dialect)
 
 
+def demotes(target: Mapping[str, Any], missing: str) -> bool:
+    """Whether float64 is computed in float32."""
+    return missing == "demote" and not target.get("float64")
+
+
 def emit(
     function: Function, sites: tuple[Site, ...], target: Mapping[str, Any], variant: Variant
 ) -> Source:
     """The text of a kernel that `passes.lower(..., "wgpu")` has prepared."""
     return Emitter(function, sites, target, variant).source()
+
+
+DEMOTED = ("F64", "C128")  # only loaded, stored and converted
 
 
 def kind_of(dtype: DType, index: str = "i32") -> str:
@@ -595,21 +609,27 @@ class Emitter:
         need = NEEDS.get(kind)
         lacks = need is not None and not self.target.get(need)
         if lacks or (kind in wide.KINDS and not dtype.weak and not self.emulates):
+            way = (
+                "missing='demote') computes it in a 32-bit dtype"
+                if lacks
+                else "missing='emulate') makes it of 32-bit words"
+            )
             raise UnsupportedError(
                 f"{dtype} is not on {self.adapter()}",
                 place,
-                hint="use a 32-bit dtype, or run the kernel on `cpu`"
-                + ("; ruda.config(missing='emulate') makes it of 32-bit words" * (not lacks)),
+                hint=f"use a 32-bit dtype; or ruda.config({way}",
             )
         return kind
 
     def held(self, dtype: DType) -> str:
         kind = kind_of(dtype, self.index)
-        return kind.upper() if self.pairs and kind in ("i64", "u64") else kind
+        words = self.pairs and kind in ("i64", "u64")
+        words |= kind in ("f64", "c128") and demotes(self.target, self.variant.missing)
+        return kind.upper() if words else kind
 
     @property
     def emulates(self) -> bool:
-        return self.variant.missing == "emulate"
+        return self.variant.missing in ("emulate", "demote")
 
     def as_index(self, text: str) -> str:
         """An unsigned word as an index."""
@@ -1419,6 +1439,8 @@ class Emitter:
     def cast(self, value: Term, source: DType, target: DType) -> Term:
         kind, to = value.kind, self.kind(target, self.place)
         x = value.text
+        if kind in DEMOTED or to in DEMOTED:
+            return Term(f"{kind}_to_{to}({x})", to)
         if target.kind == "bool":
             if kind == "bool":
                 return value
@@ -1481,7 +1503,7 @@ class Emitter:
             return Term(from_small(target, raw), to, "sum")
         if kind == to:
             return value
-        if "c64" in (kind, to) or {kind, to} & set(wide.KINDS):
+        if "c64" in (kind, to) or {kind, to} & {*wide.KINDS, *DEMOTED}:
             return Term(decode(to, encode(kind, value.text)), to, "sum")
         return Term(f"bitcast<{to}>({value.text})", to, "sum")
 
@@ -1602,8 +1624,8 @@ def decode(kind: str, words: Sequence[str]) -> str:
         half = len(words) // 2
         part = real_of(kind)
         return f"{wgsl(kind)}({decode(part, words[:half])}, {decode(part, words[half:])})"
-    if kind in wide.KINDS:
-        return f"vec2<u32>({words[0]}, {words[1]})"
+    if kind in wide.KINDS or kind in DEMOTED:
+        return f"{wgsl(kind)}({', '.join(words)})"
     whole = f"(u64({words[0]}) | (u64({words[1]}) << 32u))"
     return whole if kind == "u64" else f"bitcast<{kind}>({whole})"
 
@@ -1619,8 +1641,8 @@ def encode(kind: str, text: str) -> list[str]:
     if kind in ("c64", "c128"):
         part = real_of(kind)
         return [*encode(part, f"{text}.x"), *encode(part, f"{text}.y")]
-    if kind in wide.KINDS:
-        return [f"{text}.x", f"{text}.y"]
+    if kind in wide.KINDS or kind in DEMOTED:
+        return [f"{text}.{c}" for c in "xyzw"[: WORDS[kind]]]
     raw = text if kind == "u64" else f"bitcast<u64>({text})"
     return [f"u32({raw} & 4294967295lu)", f"u32({raw} >> 32u)"]
 

@@ -140,6 +140,7 @@ def _fast(
     scope: dict[str, Any] = {
         "get": plans.get, "other": other, "queue": module.queue, "missing": object(),
         "record": module.queue.record, "name": module.function.name,
+        "__name__": __name__,  # warnings are about the user's line, not about this text
     }  # fmt: skip
     parameters = module.function.parameters
     names = [f"a{k}" for k in range(len(parameters))]
@@ -465,8 +466,13 @@ def block_values(
             case ("scalar", name):
                 value = scalars[name]
                 if p.kind in ("c64", "c128"):
-                    out += [float(value.real), float(value.imag)]
-                elif p.kind in ("f32", "f64"):
+                    with np.errstate(all="ignore"):
+                        z = np.complex64(value) if p.kind == "c64" else value
+                    out += [float(z.real), float(z.imag)]
+                elif p.kind == "f32":
+                    with np.errstate(all="ignore"):  # of float64 where the device has none
+                        out.append(float(np.float32(value)))
+                elif p.kind == "f64":
                     out.append(float(value))
                 else:
                     out.append(int(value))

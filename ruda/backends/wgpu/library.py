@@ -691,7 +691,7 @@ def define(name: str) -> str | None:
     return None
 
 
-_CALL = re.compile(r"\b([a-zIU]\w*)\(")
+_CALL = re.compile(r"\b([a-zCFIU]\w*)\(")
 
 
 def definitions(text: str, own: Iterable[str] = ()) -> str:

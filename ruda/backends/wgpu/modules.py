@@ -51,11 +51,18 @@ class Module:
     forms: dict[Any, Form] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        from ruda.backends.wgpu.emit import demotes
         from ruda.jit import passes
+        from ruda.jit.passes.demote import demote
         from ruda.jit.passes.phases import hidden
         from ruda.jit.passes.reports import lower_reports
 
-        reporting, self.sites = lower_reports(self.function)
+        if settings.wgpu_dialect == "tint":
+            self.target = adapters.browser(self.target)
+        function = self.function
+        if demotes(self.target, settings.missing):
+            function = demote(function)
+        reporting, self.sites = lower_reports(function)
         self.warned: set[Any] = set()  # places of notes that were told
         self.lowered = passes.lower(reporting, "wgpu")
         parameters = self.lowered.parameters

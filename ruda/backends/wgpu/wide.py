@@ -225,12 +225,56 @@ fn odd_I64(x: V) -> f32 {
   return select(size, -size, x.y >= 0x80000000u);
 }
 """
+# The bits of float64 and complex128 where only float32 is computed with.
+_FLOATS = """
+fn F64_to_f32(x: V) -> f32 {
+  let sign = x.y & 0x80000000u;
+  let exponent = (x.y >> 20u) & 2047u;
+  let high = ((x.y & 0xfffffu) << 3u) | (x.x >> 29u);
+  let rest = x.x & 0x1fffffffu;
+  if (exponent == 2047u) {
+    let some = ((x.y & 0xfffffu) | x.x) != 0u;
+    return bitcast<f32>(sign | 0x7f800000u | select(0u, 0x400000u | high, some));
+  }
+  if (exponent >= 897u) {
+    let up = (rest > 0x10000000u) | ((rest == 0x10000000u) & ((high & 1u) == 1u));
+    let bits = (((exponent - 896u) << 23u) | high) + select(0u, 1u, up);
+    return bitcast<f32>(sign | select(bits, 0x7f800000u, exponent > 1150u));
+  }
+  let n = 897u - exponent;
+  if (n > 24u) { return bitcast<f32>(sign); }
+  let whole = high | 0x800000u;
+  let kept = whole >> n;
+  let lost = whole & ((1u << n) - 1u);
+  let half = 1u << (n - 1u);
+  let tie = (lost == half) & ((rest != 0u) | ((kept & 1u) == 1u));
+  return bitcast<f32>(sign | (kept + select(0u, 1u, (lost > half) | tie)));
+}
+fn f32_to_F64(x: f32) -> V {
+  let bits = bitcast<u32>(x);
+  let sign = bits & 0x80000000u;
+  let exponent = (bits >> 23u) & 255u;
+  let m = bits & 0x7fffffu;
+  if (exponent == 255u) { return V(m << 29u, sign | 0x7ff00000u | (m >> 3u)); }
+  if (exponent != 0u) { return V(m << 29u, sign | ((exponent + 896u) << 20u) | (m >> 3u)); }
+  if (m == 0u) { return V(0u, sign); }
+  let n = countLeadingZeros(m) - 8u;
+  let shifted = (m << n) & 0x7fffffu;
+  return V(shifted << 29u, sign | ((897u - n) << 20u) | (shifted >> 3u));
+}
+fn C128_to_c64(x: vec4<u32>) -> vec2<f32> {
+  return vec2<f32>(F64_to_f32(x.xy), F64_to_f32(x.zw));
+}
+fn c64_to_C128(x: vec2<f32>) -> vec4<u32> {
+  return vec4<u32>(f32_to_F64(x.x), f32_to_F64(x.y));
+}
+"""
 
 
 def _functions() -> dict[str, str]:
     both = [re.sub(r"(?<=_)T\b", kind, _BOTH) for kind in KINDS]
     out: dict[str, str] = {}
-    for text in (*both, _OWN):
+    for text in (*both, _OWN, _FLOATS):
         text = re.sub(r"\bV\b", "vec2<u32>", re.sub(r"^//.*\n", "", text, flags=re.MULTILINE))
         for part in re.split(r"\n(?=fn )", text.strip()):
             found = re.match(r"fn (\w+)\(", part)
