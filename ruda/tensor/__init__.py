@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ruda import dtypes
-from ruda.tensor import creation, fft, history, linalg, tensor
+from ruda.tensor import creation, extras, fft, history, linalg, methods, tensor
 from ruda.tensor import grad as derivatives
 from ruda.tensor.ops import OPS
 from ruda.tensor.tensor import Tensor, asarray, astype, broadcast_to, realize, reshape
@@ -27,11 +27,11 @@ for _name in list(OPS):
     globals()[_name] = tensor.function(_name)
     __all__ += [_name]
 for _name in (
-    "arange", "broadcast_arrays", "broadcast_shapes", "can_cast", "concat", "count_nonzero",
+    "arange", "broadcast_arrays", "broadcast_shapes", "can_cast", "concat", "count_nonzero", "diff",
     "empty", "empty_like", "expand_dims", "eye", "flip", "from_dlpack", "full", "full_like",
-    "isdtype", "linspace", "matrix_transpose", "mean", "meshgrid", "moveaxis", "ones", "ones_like",
-    "permute_dims", "result_type", "roll", "squeeze", "stack", "std", "tril", "triu", "unstack",
-    "var", "zeros", "zeros_like",
+    "isdtype", "isin", "linspace", "matrix_transpose", "mean", "meshgrid", "moveaxis", "ones",
+    "ones_like", "permute_dims", "repeat", "result_type", "roll", "squeeze", "stack", "std", "tile",
+    "tril", "triu", "unstack", "var", "zeros", "zeros_like",
 ):  # fmt: skip
     globals()[_name] = getattr(creation, _name)
     __all__ += [_name]
@@ -44,8 +44,9 @@ for _name in (
 no_grad = history.no_grad
 __all__ += ["no_grad"]
 globals().update(creation.LIBRARY)
-__all__ += ["fft", "linalg"]
-__all__ += list(creation.LIBRARY)
+globals().update({name: getattr(extras, name) for name in extras.__all__})
+tensordot, vecdot = linalg.tensordot, linalg.vecdot
+__all__ += ["fft", "linalg", "tensordot", "vecdot", *creation.LIBRARY, *extras.__all__]
 
 
 if TYPE_CHECKING:  # the functions are made from rows
@@ -65,3 +66,4 @@ def _matmul(self: Tensor, other: Any) -> Any:
 
 
 setattr(Tensor, "__matmul__", _matmul)  # noqa: B010 - a type checker knows the declaration
+methods.add_methods()

@@ -12,7 +12,7 @@ import numpy as np
 
 from ruda import backends, dtypes
 from ruda.dtypes import DType, as_dtype, default_float, default_of, promote
-from ruda.errors import DTypeError
+from ruda.errors import DTypeError, ShapeError
 from ruda.tensor import graph, memory
 from ruda.tensor.graph import WEAK
 from ruda.tensor.history import attach, refuse
@@ -320,6 +320,95 @@ def roll(x: Tensor, /, shift: Any, *, axis: Any = None) -> Tensor:
     return x
 
 
+# ---- repetition and differences ------------------------------------------------------------------
+
+
+def tile(x: Tensor, repetitions: Any, /) -> Tensor:
+    """The tensor several times along each axis.
+
+    >>> import ruda
+    >>> ruda.tile(ruda.asarray([1, 2]), (2, 2)).tolist()
+    [[1, 2, 1, 2], [1, 2, 1, 2]]
+    """
+    from ruda.tensor.tensor import reshape
+
+    counts = as_shape(repetitions)
+    ndim = max(x.ndim, len(counts))
+    counts = (1,) * (ndim - len(counts)) + counts
+    shape = (1,) * (ndim - x.ndim) + x.shape
+    spread = reshape(x, tuple(n for m in shape for n in (1, m)))
+    spread = broadcast_to(
+        spread, tuple(n for pair in zip(counts, shape, strict=True) for n in pair)
+    )
+    return reshape(spread, tuple(c * n for c, n in zip(counts, shape, strict=True)))
+
+
+def repeat(x: Tensor, repeats: Any, /, *, axis: int | None = None) -> Tensor:
+    """Each element several times: a number of times, or as many as `repeats` says for each.
+
+    >>> import ruda
+    >>> ruda.repeat(ruda.asarray([1, 2]), ruda.asarray([3, 1])).tolist()
+    [1, 1, 1, 2]
+    """
+    from ruda.tensor.tensor import reshape
+
+    if axis is None:
+        x, axis = reshape(x, (x.size,)), 0
+    k = as_axes(axis, x.ndim)[0]
+    n = x.shape[k]
+    counts = np.asarray(repeats)
+    if counts.dtype.kind not in "iu" or (counts < 0).any():
+        raise ValueError(f"`repeat` takes counts that are not negative integers: {repeats}")
+    if counts.ndim == 0 or counts.size == 1:
+        times = int(counts.reshape(()))
+        spread = broadcast_to(expand_dims(x, k + 1), (*x.shape[: k + 1], times, *x.shape[k + 1 :]))
+        return reshape(spread, (*x.shape[:k], n * times, *x.shape[k + 1 :]))
+    if counts.shape != (n,):
+        raise ShapeError(f"{counts.shape} counts for {n} elements along axis {axis}")
+    places = asarray(np.repeat(np.arange(n), counts), device=x.device)
+    return LIBRARY["take"](x, places, axis=k)  # type: ignore[no-any-return]
+
+
+def diff(
+    x: Tensor, /, *, axis: int = -1, n: int = 1, prepend: Tensor | None = None,
+    append: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Differences of neighbours along an axis, `n` times over."""
+    if n < 0:
+        raise ValueError(f"n={n}: how often differences are taken is not negative")
+    k = as_axes(axis, x.ndim)[0]
+    if prepend is not None or append is not None:
+        x = concat([p for p in (prepend, x, append) if p is not None], axis=k)
+    before = (slice(None),) * k
+    minus = function("not_equal" if x.dtype.kind == "bool" else "subtract")
+    for _ in range(n):
+        x = minus(x[(*before, slice(1, None))], x[(*before, slice(0, -1))])
+    return x
+
+
+def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Tensor:
+    """Whether each element of `x1` is among those of `x2`.
+
+    >>> import ruda
+    >>> ruda.isin(ruda.asarray([1, 2, 3]), ruda.asarray([3, 1])).tolist()
+    [True, False, True]
+    """
+    from ruda.tensor.tensor import reshape
+
+    place = next((v.device for v in (x1, x2) if isinstance(v, Tensor)), None)
+    x1, x2 = (v if isinstance(v, Tensor) else asarray(v, device=place) for v in (x1, x2))
+    kind = result_type(x1, x2)
+    if x2.size == 0:
+        found = full(x1.shape, False, device=x1.device)
+    else:
+        ordered = LIBRARY["sort"](astype(reshape(x2.detach(), (-1,)), kind, copy=False))
+        wanted = reshape(astype(x1.detach(), kind, copy=False), (-1,))
+        where = LIBRARY["searchsorted"](ordered, wanted)
+        where = function("minimum")(where, x2.size - 1)
+        found = reshape(LIBRARY["take"](ordered, where, axis=0) == wanted, x1.shape)
+    return function("logical_not")(found) if invert else found
+
+
 # ---- statistics that are made of other ops -------------------------------------------------------
 
 
@@ -496,7 +585,10 @@ def library(name: str, numpy: Any, doc: str) -> Any:
         }
         with np.errstate(all="ignore"):
             found = wrapped(numpy(*plain, **named), place)
-        if gradient is not None:
+        if isinstance(gradient, tuple):  # of several results
+            for part, of_part in zip(found, gradient, strict=True):
+                attach(part, name, functools.partial(of_part, options), tuple(values))
+        elif gradient is not None:
             attach(found, name, functools.partial(gradient, options), tuple(values))
         return found
 
@@ -572,7 +664,7 @@ LIBRARY_GRADIENTS: dict[str, Any] = {
     "matmul": _matmul_gradient,
     "cumulative_sum": _cumulative_sum_gradient,
     **{n: lambda options, g, out, *inputs: (None,) * len(inputs)
-       for n in ("argmax", "argmin", "nonzero", "searchsorted", "argsort", "isin")},
+       for n in ("argmax", "argmin", "nonzero", "searchsorted", "argsort")},
 }  # fmt: skip
 LIBRARY = {
     name: library(name, numpy, doc)
@@ -587,16 +679,10 @@ LIBRARY = {
         ("cumulative_prod", _cumulative(np.cumulative_prod), "Products up to each element."),
         ("take", np.take, "Elements at indices along an axis."),
         ("take_along_axis", np.take_along_axis, "Elements at an index for each place."),
-        ("repeat", np.repeat, "Each element several times."),
-        ("tile", np.tile, "The tensor several times along each axis."),
-        ("diff", np.diff, "Differences of neighbours along an axis."),
-        ("isin", np.isin, "Whether each element is among others."),
         ("unique_all", np.unique_all, "Values that differ, where they stand first, and how often."),
         ("unique_counts", np.unique_counts, "Values that differ, and how often they stand."),
         ("unique_inverse", np.unique_inverse, "Values that differ, and which of them each is."),
         ("unique_values", np.unique_values, "Values that differ."),
         ("matmul", np.matmul, "The matrix product."),
-        ("tensordot", np.tensordot, "Sums of products over axes of two tensors."),
-        ("vecdot", np.vecdot, "The inner product along an axis, the first one conjugated."),
     )
 }  # fmt: skip

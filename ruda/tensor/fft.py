@@ -1,33 +1,234 @@
-"""Discrete Fourier transforms of the array API standard: NumPy's, where the host is the device."""
+"""Discrete Fourier transforms of the array API standard.
+
+Four of them transform along one axis: by NumPy where the host is the device, by the kernels of
+`signal` elsewhere. The others are made of these. Each is linear, so its gradient is the transform
+that its conjugate transpose is.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from ruda import dtypes
 from ruda.dtypes import as_dtype, default_float
-from ruda.tensor.creation import library
-from ruda.tensor.tensor import Tensor, asarray
+from ruda.errors import DTypeError, ShapeError
+from ruda.tensor import memory, signal
+from ruda.tensor.creation import concat, moveaxis, roll, zeros
+from ruda.tensor.history import attach
+from ruda.tensor.tensor import Tensor, as_axes, asarray, astype, from_buffer, function
 
-FUNCTIONS = {
-    name: library(f"fft.{name}", getattr(np.fft, name), doc)
-    for name, doc in (
-        ("fft", "The transform along an axis."),
-        ("ifft", "The inverse of `fft`."),
-        ("fftn", "The transform along several axes."),
-        ("ifftn", "The inverse of `fftn`."),
-        ("rfft", "The transform of real numbers: half of it."),
-        ("irfft", "The inverse of `rfft`."),
-        ("rfftn", "The transform of real numbers along several axes."),
-        ("irfftn", "The inverse of `rfftn`."),
-        ("hfft", "The transform of a Hermitian signal."),
-        ("ihfft", "The inverse of `hfft`."),
-        ("fftshift", "With frequency 0 in the middle."),
-        ("ifftshift", "The inverse of `fftshift`."),
-    )
-}
-globals().update(FUNCTIONS)
+NORMS = {"backward": (0.0, 1.0), "ortho": (0.5, 0.5), "forward": (1.0, 0.0)}
+
+
+def _scale(n: int, norm: str, inverse: bool) -> float:
+    if norm not in NORMS:
+        raise ValueError(f"norm={norm!r}: there are {', '.join(NORMS)}")
+    return float(n ** -NORMS[norm][inverse])
+
+
+def _at_length(x: Tensor, n: int | None, axis: int) -> Tensor:
+    """The axis last, cut to n elements or filled up with zeros."""
+    x = moveaxis(x, axis, -1)
+    have = x.shape[-1]
+    n = have if n is None else n
+    if n < 1:
+        raise ShapeError(f"a transform of {n} elements")
+    if n < have:
+        return x[..., :n]
+    if n > have:
+        more = zeros((*x.shape[:-1], n - have), dtype=x.dtype, device=x.device)
+        return concat([x, more], axis=-1)
+    return x
+
+
+def _complex(name: str, x: Tensor) -> Tensor:
+    if x.dtype.kind == "complex":
+        return x
+    return astype(_real(name, x), "complex128" if x.dtype is dtypes.float64 else "complex64")
+
+
+def _real(name: str, x: Tensor) -> Tensor:
+    if x.dtype.kind == "complex":
+        raise DTypeError(f"`fft.{name}` is of real numbers, not {x.dtype}")
+    kind = x.dtype if x.dtype.kind == "float" else default_float()
+    return astype(x, kind if kind is dtypes.float64 else dtypes.float32, copy=False)
+
+
+def _turned(x: Tensor, sign: int) -> Tensor:
+    """The transform along the last axis, without a factor; its adjoint has the other sign."""
+    if memory.on_host(x.device):
+        plain = x.detach().buffer()
+        found = np.fft.fft(plain) if sign < 0 else np.fft.ifft(plain, norm="forward")
+        out = from_buffer(np.ascontiguousarray(found), x.device)
+    else:
+        out = signal.transform(x.detach(), sign)
+    return attach(out, "fft", lambda g, out, x: (_turned(_complex("fft", g), -sign),), (x,))
+
+
+def fft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """The transform along an axis.
+
+    >>> import ruda
+    >>> ruda.fft.fft(ruda.asarray([1.0, 0.0, 0.0])).tolist()
+    [(1+0j), (1+0j), (1+0j)]
+    """
+    return _one(x, n, axis, norm, "fft", inverse=False)
+
+
+def ifft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """The inverse of `fft`."""
+    return _one(x, n, axis, norm, "ifft", inverse=True)
+
+
+def _one(x: Tensor, n: int | None, axis: int, norm: str, name: str, *, inverse: bool) -> Tensor:
+    k = as_axes(axis, x.ndim)[0]
+    rows = _at_length(_complex(name, x), n, k)
+    out = _turned(rows, 1 if inverse else -1)
+    scale = _scale(rows.shape[-1], norm, inverse)
+    return moveaxis(out if scale == 1 else out * scale, -1, k)
+
+
+def rfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """The transform of real numbers: the first half of it, and the middle."""
+    k = as_axes(axis, x.ndim)[0]
+    rows = _at_length(_real("rfft", x), n, k)
+    length = rows.shape[-1]
+    half = _half(rows)
+    scale = _scale(length, norm, False)
+    return moveaxis(half if scale == 1 else half * scale, -1, k)
+
+
+def _half(x: Tensor) -> Tensor:
+    """The first n // 2 + 1 numbers of the transform of real rows, without a factor."""
+    n = x.shape[-1]
+    if not memory.on_host(x.device):
+        return _turned(_complex("rfft", x), -1)[..., : n // 2 + 1]
+    out = from_buffer(np.ascontiguousarray(np.fft.rfft(x.detach().buffer())), x.device)
+
+    def gradient(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+        return (function("real")(_turned(_at_length(g, n, -1), 1)),)
+
+    return attach(out, "rfft", gradient, (x,))
+
+
+def irfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """The inverse of `rfft`: n real numbers, by default an even number of them."""
+    k = as_axes(axis, x.ndim)[0]
+    x = _complex("irfft", x)
+    length = 2 * (x.shape[k] - 1) if n is None else n
+    if length < 1:
+        raise ShapeError(f"a transform to {length} elements")
+    rows = _at_length(x, length // 2 + 1, k)
+    out = _from_half(rows, length)
+    scale = _scale(length, norm, True)
+    return moveaxis(out if scale == 1 else out * scale, -1, k)
+
+
+def _from_half(x: Tensor, n: int) -> Tensor:
+    """n real numbers from the half of their transform, without a factor."""
+    if memory.on_host(x.device):
+        found = np.fft.irfft(x.detach().buffer(), n, norm="forward")
+        out = from_buffer(np.ascontiguousarray(found), x.device)
+    else:  # the other half are the conjugates of this one; of its ends only the real part counts
+        rows = x.detach()
+        ends = astype(function("real")(rows), rows.dtype)
+        inner = rows[..., 1 : (n + 1) // 2]
+        middle = [ends[..., n // 2 :]] if n % 2 == 0 else []
+        other = function("conj")(inner)[..., ::-1]
+        whole = concat([ends[..., :1], inner, *middle, other], axis=-1)
+        out = function("real")(_turned(whole, 1))
+
+    def gradient(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+        weight = np.full(n // 2 + 1, 2.0, dtype=g.dtype.numpy)
+        weight[0] = 1  # a number that has no conjugate in the other half
+        if n % 2 == 0:
+            weight[-1] = 1
+        return (_half(g) * asarray(weight, device=g.device),)
+
+    return attach(out, "irfft", gradient, (x,))
+
+
+def hfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """The transform of a Hermitian signal, of which half is given: real numbers."""
+    opposite = {"backward": "forward", "forward": "backward"}.get(norm, norm)
+    return irfft(function("conj")(_complex("hfft", x)), n=n, axis=axis, norm=opposite)
+
+
+def ihfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """The inverse of `hfft`."""
+    opposite = {"backward": "forward", "forward": "backward"}.get(norm, norm)
+    return function("conj")(rfft(_real("ihfft", x), n=n, axis=axis, norm=opposite))
+
+
+def _several(x: Tensor, s: Any, axes: Any) -> tuple[list[int], list[int | None]]:
+    """The axes to transform, and the length of each."""
+    if axes is None:
+        count = x.ndim if s is None else len(s)
+        chosen = list(range(x.ndim))[-count:] if count else []
+    else:
+        chosen = [as_axes(a, x.ndim)[0] for a in axes]
+    lengths = [None] * len(chosen) if s is None else [int(n) for n in s]
+    if len(lengths) != len(chosen):
+        raise ShapeError(f"s={s} and axes={axes} differ in number")
+    return chosen, lengths  # type: ignore[return-value]
+
+
+def fftn(
+    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    norm: str = "backward",
+) -> Tensor:  # fmt: skip
+    """The transform along several axes."""
+    for k, n in zip(*_several(x, s, axes), strict=True):
+        x = fft(x, n=n, axis=k, norm=norm)
+    return _complex("fftn", x)
+
+
+def ifftn(
+    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    norm: str = "backward",
+) -> Tensor:  # fmt: skip
+    """The inverse of `fftn`."""
+    for k, n in zip(*_several(x, s, axes), strict=True):
+        x = ifft(x, n=n, axis=k, norm=norm)
+    return _complex("ifftn", x)
+
+
+def rfftn(
+    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    norm: str = "backward",
+) -> Tensor:  # fmt: skip
+    """The transform of real numbers along several axes: half of it along the last one."""
+    chosen, lengths = _several(x, s, axes)
+    x = rfft(_real("rfftn", x), n=lengths[-1], axis=chosen[-1], norm=norm)
+    for k, n in zip(chosen[:-1], lengths[:-1], strict=True):
+        x = fft(x, n=n, axis=k, norm=norm)
+    return x
+
+
+def irfftn(
+    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    norm: str = "backward",
+) -> Tensor:  # fmt: skip
+    """The inverse of `rfftn`."""
+    chosen, lengths = _several(x, s, axes)
+    for k, n in zip(chosen[:-1], lengths[:-1], strict=True):
+        x = ifft(x, n=n, axis=k, norm=norm)
+    return irfft(x, n=lengths[-1], axis=chosen[-1], norm=norm)
+
+
+def fftshift(x: Tensor, /, *, axes: Any = None) -> Tensor:
+    """With frequency 0 in the middle."""
+    chosen = as_axes(axes, x.ndim)
+    return roll(x, tuple(x.shape[k] // 2 for k in chosen), axis=chosen)
+
+
+def ifftshift(x: Tensor, /, *, axes: Any = None) -> Tensor:
+    """The inverse of `fftshift`."""
+    chosen = as_axes(axes, x.ndim)
+    return roll(x, tuple(-(x.shape[k] // 2) for k in chosen), axis=chosen)
 
 
 def fftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: Any = None) -> Tensor:
@@ -42,4 +243,11 @@ def rfftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: Any = None
     return asarray(np.fft.rfftfreq(n, d), dtype=kind, device=device)
 
 
-__all__ = [*FUNCTIONS, "fftfreq", "rfftfreq"]
+FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    f.__name__: f
+    for f in (
+        fft, ifft, fftn, ifftn, rfft, irfft, rfftn, irfftn, hfft, ihfft, fftshift, ifftshift,
+        fftfreq, rfftfreq,
+    )
+}  # fmt: skip
+__all__ = list(FUNCTIONS)

@@ -108,6 +108,7 @@ class Tensor:
         def __le__(self, other: Any) -> Tensor: ...
         def __gt__(self, other: Any) -> Tensor: ...
         def __ge__(self, other: Any) -> Tensor: ...
+        def __getattr__(self, name: str) -> Any: ...  # see `methods`
 
     # -- what it is --
 
@@ -530,6 +531,16 @@ def _has_numpy(obj: Any) -> bool:
 
 
 # ---- functions of rows ---------------------------------------------------------------------------
+
+
+class Functions:
+    """The public functions by name, for the modules whose functions are made of them."""
+
+    def __getattr__(self, name: str) -> Callable[..., Tensor]:
+        return getattr(sys.modules["ruda.tensor"], name)  # type: ignore[no-any-return]
+
+
+t = Functions()
 
 
 def operand(value: Any, device: str) -> Any:

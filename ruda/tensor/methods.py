@@ -1,0 +1,133 @@
+"""Methods of tensors: the functions of rows and their kin, with the tensor first.
+
+NumPy's and PyTorch's names where both have them; an axis may stand without its name, as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ruda.tensor.creation import LIBRARY, matrix_transpose, mean, permute_dims, squeeze, std, var
+from ruda.tensor.extras import dot, ravel, swapaxes, trace
+from ruda.tensor.linalg import diagonal
+from ruda.tensor.ops import OPS
+from ruda.tensor.tensor import Tensor, astype, copy_of, function, reshape
+
+ALONG_AXIS = {
+    "mean": mean, "std": std, "var": var, "argmax": LIBRARY["argmax"], "argmin": LIBRARY["argmin"],
+    "argsort": LIBRARY["argsort"], "cumsum": LIBRARY["cumulative_sum"],
+    "cumprod": LIBRARY["cumulative_prod"],
+}  # fmt: skip
+PLAIN = {
+    "astype": astype, "clip": function("clip"), "copy": copy_of, "diagonal": diagonal, "dot": dot,
+    "flatten": lambda x: copy_of(ravel(x)), "nonzero": LIBRARY["nonzero"], "ravel": ravel,
+    "swapaxes": swapaxes, "trace": trace,
+}  # fmt: skip
+
+
+def _shape_of(items: tuple[Any, ...]) -> Any:
+    """`x.reshape(2, 3)` and `x.reshape((2, 3))` are the same."""
+    return items[0] if len(items) == 1 else items
+
+
+def _reshape(self: Tensor, *shape: Any) -> Tensor:
+    """The elements in C order with another shape: a view where that is possible."""
+    return reshape(self, _shape_of(shape))
+
+
+def _transpose(self: Tensor, *axes: Any) -> Tensor:
+    """The axes in another order, by default turned round: a view."""
+    if not axes or axes == (None,):
+        return permute_dims(self, range(self.ndim)[::-1])
+    return permute_dims(self, _shape_of(axes))
+
+
+def _squeeze(self: Tensor, axis: Any = None) -> Tensor:
+    """Without axes of length 1: given ones, or all."""
+    if axis is None:
+        axis = tuple(k for k, n in enumerate(self.shape) if n == 1)
+    return squeeze(self, axis)
+
+
+def _method(call: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def method(self: Tensor, *values: Any, **named: Any) -> Any:
+        return call(self, *values, **named)
+
+    return _named(method, call, name)
+
+
+def _along_axis(call: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def method(self: Tensor, *axis: Any, **named: Any) -> Any:
+        if len(axis) > 1:
+            raise TypeError(f"`{name}` takes an axis; several as a tuple, and the rest by name")
+        return call(self, axis=axis[0], **named) if axis else call(self, **named)
+
+    return _named(method, call, name)
+
+
+def _named(method: Any, call: Callable[..., Any], name: str) -> Callable[..., Any]:
+    method.__name__, method.__qualname__, method.__doc__ = name, f"Tensor.{name}", call.__doc__
+    return method  # type: ignore[no-any-return]
+
+
+# NumPy's functions that have another name here; all others have the same one, or none.
+OTHER_NAMES = {
+    "amax": "max", "amin": "min", "around": "round", "concatenate": "concat",
+    "cumprod": "cumulative_prod", "cumsum": "cumulative_sum", "transpose": "permute_dims",
+}  # fmt: skip
+
+
+def array_function(
+    self: Tensor, called: Any, types: Any, values: tuple[Any, ...], named: dict[str, Any]
+) -> Any:
+    """A function of NumPy on tensors is ruda's of that name; never a copy to the host unasked."""
+    import ruda.tensor
+
+    space: Any = ruda.tensor
+    for part in called.__module__.split(".")[1:]:
+        space = getattr(space, part, None)
+    name = OTHER_NAMES.get(called.__name__, called.__name__)
+    ours = getattr(space, name, None) if name in getattr(space, "__all__", ()) else None
+    if ours is None:
+        raise TypeError(
+            f"`{called.__module__}.{called.__name__}` of ruda tensors: ruda has no function of "
+            "that name; `np.asarray(x)` gives it NumPy's arrays"
+        )
+    if name == "permute_dims" and len(values) == 1 and not named:
+        return _transpose(values[0])
+    along = name in ALONG_AXIS or name in POSITIONAL_AXIS or OPS.get(name, NO_ROW).kind == "reduce"
+    first, *rest = values
+    if along and len(rest) == 1:
+        values, named = (first,), {"axis": rest[0], **named}
+    given = {k: v for k, v in named.items() if v is not np._NoValue}
+    return ours(*values, **given)
+
+
+POSITIONAL_AXIS = {
+    "concat", "count_nonzero", "cumulative_prod", "cumulative_sum", "expand_dims", "flip",
+    "median", "nanmax", "nanmean", "nanmin", "nanstd", "nansum", "nanvar", "sort",
+    "squeeze", "stack",
+}  # fmt: skip
+NO_ROW = OPS["add"]
+
+
+def add_methods() -> None:
+    """Put them into the class."""
+    found: dict[str, Any] = {"reshape": _reshape, "transpose": _transpose, "squeeze": _squeeze}
+    for row in list(OPS.values()):
+        if row.kind == "reduce":
+            found[row.name] = _along_axis(function(row.name), row.name)
+        elif row.parameters == ("x",) and row.name not in ("real", "imag"):
+            found[row.name] = _method(function(row.name), row.name)
+    found |= {name: _along_axis(call, name) for name, call in ALONG_AXIS.items()}
+    found |= {name: _method(call, name) for name, call in PLAIN.items()}
+    found |= {name: property(function(name), doc=OPS[name].doc) for name in ("real", "imag")}
+    found["mH"] = property(
+        lambda x: function("conj")(matrix_transpose(x)), doc="The conjugate transpose."
+    )
+    found["__array_function__"] = array_function
+    for name, value in found.items():
+        setattr(Tensor, name, value)
