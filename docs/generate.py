@@ -237,7 +237,26 @@ def devices() -> str:
             for backend, target in asked
         ]
         out.append(f"| {text} | " + " | ".join(cells) + " |")
-    return "\n".join(out) + "\n"
+    return "\n".join([*out, FLOATS])
+
+
+FLOATS = """
+## float32 on WebGPU
+
+WGSL lets a quotient be 2.5 units in the last place off, an `fma` round twice, and numbers below \
+1.18e-38 (denormals) count as zeros. What an adapter really does is found out by a small kernel, \
+once for each adapter and driver, and kept on disk; `ruda.device("wgpu").info.properties` shows it:
+
+* `exact`: the operations that the adapter rounds as IEEE 754 says; they are used as they are. The \
+others are made of integer arithmetic, and rounded right as well: `/`, `sqrt` and `fma` have equal \
+bits on all devices. In a browser, of which nothing is known, they are always made that way. \
+`fastmath` takes the adapter's own.
+* `float32_denormals`: "keep", or "flush" where the adapter's sums and products take denormals for \
+zeros of their sign, and give zeros for results that small. WGSL has no switch for that, and to do \
+each sum by integers would cost far more than denormals are worth: so it is stated here, not \
+refused, and quotients, roots and functions flush there, too. Copies keep all bits. "unknown": in \
+a browser.
+"""
 
 
 PAGES = {"devices.md": devices, "numba-cuda.md": numba_cuda, "reference.md": reference}

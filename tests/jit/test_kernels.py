@@ -9,7 +9,7 @@ import pytest
 import ruda
 import tests.jit.kernels
 from tests import oracle
-from tests.jit.case import Case, Near, answers, check, run
+from tests.jit.case import Case, Near, answers, check, check_device, run
 
 MODULES = [
     importlib.import_module(f"tests.jit.kernels.{module.name}")
@@ -52,10 +52,13 @@ def test_device_matches_numpy_and_oracle(case, n, device, rng):
 
     row = case.arguments(rng, n)
     got = run(row, launch)
-    expected = answers(case, row)
-    check(case, got, expected, case.ulps)
+    check_device(case, device, got, row, lambda row: answers(case, row), case.ulps)
     if n <= case.small:
-        check(case, got, at_scale(expected, with_oracle(case, n, row)), 2 * case.ulps)
+
+        def of_oracle(row):
+            return at_scale(answers(case, row), with_oracle(case, n, row))
+
+        check_device(case, device, got, row, of_oracle, 2 * case.ulps)
 
 
 @pytest.mark.parametrize(("case", "n"), SMALL_ROWS)

@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ruda.errors import DeviceNotFoundError
@@ -30,7 +30,7 @@ INSTALL = (
 # What every browser has: for text that is made where there is no adapter.
 PORTABLE: dict[str, Any] = {
     "adapter": "of any browser", "dialect": "tint", "int64": False, "float64": False,
-    "int64_atomics": False,
+    "int64_atomics": False, "float32_denormals": "unknown", "exact": "",
     "max_buffers": 8, "max_binding": 1 << 27, "max_shared": 16384, "max_threads": 256,
     "max_groups": 65535,
 }  # fmt: skip
@@ -38,7 +38,8 @@ PORTABLE: dict[str, Any] = {
 
 def browser(caps: Mapping[str, Any]) -> Mapping[str, Any]:
     """An adapter's properties without what a browser does not let through."""
-    return {**caps, "dialect": "tint", "int64": False, "float64": False, "int64_atomics": False}
+    lacks = ("dialect", "int64", "float64", "int64_atomics", "float32_denormals", "exact")
+    return {**caps, **{name: PORTABLE[name] for name in lacks}}
 
 
 @functools.cache
@@ -97,8 +98,14 @@ def _cuts_loops(info: Mapping[str, Any]) -> bool:
     return "llvmpipe" in str(info["device"]) and (found is None or int(found[1]) < 25)
 
 
+def has_float64(features: Collection[str]) -> bool:
+    return {"shader-f64", "shader-int64"} <= set(features)  # its bits are an integer's
+
+
 def caps(adapter: Any) -> Mapping[str, Any]:
-    """What kernels for an adapter may use."""
+    """What kernels for an adapter may use, and how exact its arithmetic is."""
+    from ruda.backends.wgpu.probe import traits
+
     features, limits, info = adapter.features, adapter.limits, adapter.info
     return {
         "adapter": info["device"],
@@ -106,11 +113,12 @@ def caps(adapter: Any) -> Mapping[str, Any]:
         "dialect": "naga",
         "cuts_loops": _cuts_loops(info),
         "int64": "shader-int64" in features,
-        "float64": {"shader-f64", "shader-int64"} <= set(features),  # its bits are an integer's
+        "float64": has_float64(features),
         "int64_atomics": "shader-int64-atomic-all-ops" in features,
         "max_buffers": limits["max-storage-buffers-per-shader-stage"],
         "max_binding": limits["max-storage-buffer-binding-size"],
         "max_shared": limits["max-compute-workgroup-storage-size"],
         "max_threads": limits["max-compute-invocations-per-workgroup"],
         "max_groups": limits["max-compute-workgroups-per-dimension"],
+        **traits(adapter),
     }

@@ -96,12 +96,17 @@ EXACT16 = {
     "fmod", "remainder", "isnan", "isinf", "isfinite", "signbit", "lt", "le", "gt", "ge", "eq",
     "ne", "uniform",
 }  # fmt: skip
+# Operations that look at bits, or hand on an operand: denormals need not count as zeros in them.
+ON_BITS = {
+    "isnan", "isinf", "isfinite", "signbit", "copysign", "nextafter", "min", "max", "fmin", "fmax",
+    "rint", "trunc",
+}  # fmt: skip
 SIGNS = {"add": "+", "sub": "-", "mul": "*"}
 LESS = {  # comparisons of pairs of words, by "less"
     "lt": "lt_{k}({x}, {y})", "gt": "lt_{k}({y}, {x})", "le": "(!lt_{k}({y}, {x}))",
     "ge": "(!lt_{k}({x}, {y}))", "eq": "eq_{k}({x}, {y})", "ne": "(!eq_{k}({x}, {y}))",
 }  # fmt: skip
-BUILTIN = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "round"}
+BUILTIN = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "round"}
 FAST = {
     "exp": "exp", "exp2": "exp2", "log": "log", "log2": "log2", "sin": "sin", "cos": "cos",
     "tan": "tan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh", "rsqrt": "inverseSqrt",
@@ -228,6 +233,8 @@ class Emitter:
         self.function, self.sites, self.target, self.variant = function, sites, target, variant
         self.block = function.block
         self.pairs = not target.get("int64")  # 64-bit integers are pairs of words
+        self.native = str(target.get("exact", "")).split()  # operations that the adapter does right
+        self.flushes = target.get("float32_denormals") == "flush"
         self.index = ("I64" if self.pairs else "i64") if variant.wide else "i32"
         self.address = "u32" if variant.wide else "i32"
         self.lines: list[str] = []
@@ -324,7 +331,9 @@ class Emitter:
         own = "\n".join(self.functions.values())
         used = "\n".join([own, *head, *body])
         parts = [self.header(), self.block_struct(), self.declarations(), *self.globals.values()]
-        parts.append(library.definitions(used, self.functions))
+        parts.append(
+            library.definitions(used, self.functions, self.native, denormals=not self.flushes)
+        )
         parts.append(own)
         x, y, z = self.block
         parts.append(
@@ -1366,17 +1375,27 @@ class Emitter:
         fast = self.function.fastmath
         if name in ("add", "sub"):
             sign = "+" if name == "add" else "-"
+            if not self.function.contract:  # a driver would make one operation of a product and it
+                values = [v._replace(origin="sum") if v.origin else v for v in values]
             text = f"{x[0]} {sign} {x[1]}" if fast else total(values[0], sign, values[1])
             return Term(f"({text})", kind, "sum")
         if name == "mul":
             text = f"{x[0]} * {x[1]}" if fast else product(*values)
             return Term(f"({text})", kind, "product")
-        if name == "truediv":
+        if name == "truediv" and (fast or kind == "f64" or "div_f32" in self.native):
             return Term(f"({x[0]} / {x[1]})", kind, "product")
+        if name == "truediv":
+            return Term(f"div_f32({x[0]}, {x[1]})", kind)
+        if name == "sqrt":
+            exact = fast or kind == "f64" or "sqrt_f32" in self.native
+            return Term(f"sqrt{'' if exact else '_f32'}({x[0]})", kind)
         if name == "neg":
             return Term(f"(-{x[0]})", kind, values[0].origin)
         if name == "abs":
             return Term(f"abs({x[0]})", kind, "sum")
+        flushes = self.flushes and kind == "f32" and not fast
+        if flushes and name not in ON_BITS:
+            x = [f"flushed_f32({text})" for text in x]
         if name in BUILTIN:
             return Term(f"{BUILTIN[name]}({x[0]})", kind)
         if fast and kind == "f32" and name in FAST:
@@ -1385,7 +1404,8 @@ class Emitter:
         if library.define(f"{_row(name)}_{kind}") is None:
             raise UnsupportedError(f"WebGPU has no {name} of {kind}", self.place)
         out = "bool" if name in ("isnan", "isinf", "isfinite", "signbit") else kind
-        return Term(f"{_row(name)}_{kind}({', '.join(x)})", out)
+        text = f"{_row(name)}_{kind}({', '.join(x)})"
+        return Term(f"flushed_f32({text})" if flushes and name not in ON_BITS else text, out)
 
     def check_double(self, name: str, function: str) -> None:
         """Refuse a function of float32 that is computed in float64 where there is none."""

@@ -173,6 +173,10 @@ class Builder:
         a, b = self.term(x), self.term(y)
         return self.let(product(a, b), a.kind, "product")
 
+    def fdiv(self, x: Any, y: Any) -> Term:
+        a, b = self.term(x), self.term(y)
+        return self.let(f"div_{a.kind}({a.text}, {b.text})", a.kind)
+
     def fneg(self, x: Any) -> Term:
         a = self.term(x)
         return self.let(f"-{a.text}", a.kind, a.origin)
@@ -232,7 +236,7 @@ class Builder:
             a, b, c = (t.text for t in terms)
             return self.let(f"fma_{kind}({a}, {b}, {c})", kind, "sum")
         builtin = {"fabs": "abs", "rint": "round", "floor": "floor", "trunc": "trunc",
-                   "ceil": "ceil", "sqrt": "sqrt"}  # fmt: skip
+                   "ceil": "ceil", "sqrt": "sqrt_f32" if kind == "f32" else "sqrt"}  # fmt: skip
         if family == "llvm" and name in builtin:
             return self.let(f"{builtin[name]}({terms[0].text})", kind)
         if family == "llvm" and name in ("copysign", "ldexp"):
@@ -243,7 +247,7 @@ class Builder:
         raise NotImplementedError(f"{symbol} has no WGSL form")
 
 
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "fdiv": "/", "and_": "&", "or_": "|", "xor": "^"}
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "and_": "&", "or_": "|", "xor": "^"}
 
 
 def _kind(kind: Any) -> str:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from ruda.backends.wgpu import formulas, wide
+from ruda.backends.wgpu import exact, formulas, wide
 
 _TEMPLATES: dict[str, tuple[str, str]] = {}  # name: (types, text)
 
@@ -221,21 +221,6 @@ fn product_error_T(a: T, b: T, p: T) -> T {
   let third = opaque_T(second + opaque_T(al * bh));
   return opaque_T(third + opaque_T(al * bl));
 }
-fn fma_T(a: T, b: T, c: T) -> T {
-  let product = opaque_T(a * b);
-  let s = opaque_T(product + c);
-  if (!isfinite_T(s) | !isfinite_T(product)) { return s; }
-  let e = product_error_T(a, b, product);
-  let t = opaque_T(sum_error_T(product, c, s));
-  let u = opaque_T(t + e);
-  if (u == 0F) { return s; }
-  // Rounded to odd, so that only the last sum rounds.
-  let lost = sum_error_T(t, e, u);
-  let even = (bitcast<U>(u) & 1SU) == 0SU;
-  let away = (lost > 0F) == (u > 0F);
-  let odd = bitcast<T>(select(bitcast<U>(u) - 1SU, bitcast<U>(u) + 1SU, away));
-  return s + opaque_T(select(u, odd, even & !(lost == 0F)));
-}
 fn long_fmod_T(x: T, y: T) -> T {
   let bits = bitcast<U>(x) & MAGNITUDE;
   let other = bitcast<U>(y) & MAGNITUDE;
@@ -282,14 +267,18 @@ fn long_remainder_T(x: T, y: T) -> T {
 }
 """,
 )
+_add("f32", exact.SINGLE)
+_add("f64", "fn div_T(x: T, y: T) -> T { return x / y; }")
+_add("u32 u64", exact.PAIRS)
+_add("f32 f64", exact.FUSED)
 _FLOATS = {
-    "f32": {
+    "f32": exact.SIZES["f32"] | {
         "MAGNITUDE": "0x7fffffffu", "INFINITE": "0x7f800000u", "SIGN": "0x80000000u",
         "BIAS": "127i", "MOST": "126i", "DOWN": "(-102i)", "MANTISSA": "23u",
         "UPPER": "0xfffff000u", "FRACTION": "0x7fffffu", "HIDDEN": "0x800000u",
         "QUIET": "0x7fc00000u", "TINY": "2.4e-38f",
     },
-    "f64": {
+    "f64": exact.SIZES["f64"] | {
         "MAGNITUDE": "0x7ffffffffffffffflu", "INFINITE": "0x7ff0000000000000lu",
         "SIGN": "(1lu << 63u)", "BIAS": "1023i", "MOST": "1022i", "DOWN": "(-969i)",
         "MANTISSA": "52u", "UPPER": "(18446744073575333888lu)",
@@ -444,7 +433,7 @@ fn long_cos_f32(x: f32) -> f32 {
 }
 """,
     "long_tan_f32": """
-fn long_tan_f32(x: f32) -> f32 { return long_sin_f32(x) / long_cos_f32(x); }
+fn long_tan_f32(x: f32) -> f32 { return div_f32(long_sin_f32(x), long_cos_f32(x)); }
 """,
 }
 
@@ -606,13 +595,13 @@ fn mul_T(x: V, y: V) -> V {
 }
 fn truediv_T(x: V, y: V) -> V {
   if (abs(y.x) >= abs(y.y)) {
-    if ((y.x == 0F) & (y.y == 0F)) { return V(x.x / abs(y.x), x.y / abs(y.x)); }
-    let ratio = y.y / y.x;
-    let scale = 1F / (y.x + opaque_R(y.y * ratio));
+    if ((y.x == 0F) & (y.y == 0F)) { return V(div_R(x.x, abs(y.x)), div_R(x.y, abs(y.x))); }
+    let ratio = div_R(y.y, y.x);
+    let scale = div_R(1F, y.x + opaque_R(y.y * ratio));
     return V((x.x + opaque_R(x.y * ratio)) * scale, (x.y - opaque_R(x.x * ratio)) * scale);
   }
-  let ratio = y.x / y.y;
-  let scale = 1F / (opaque_R(y.x * ratio) + y.y);
+  let ratio = div_R(y.x, y.y);
+  let scale = div_R(1F, opaque_R(y.x * ratio) + y.y);
   return V((opaque_R(x.x * ratio) + x.y) * scale, (opaque_R(x.y * ratio) - x.x) * scale);
 }
 fn eq_T(x: V, y: V) -> bool { return (x.x == y.x) & (x.y == y.y); }
@@ -645,6 +634,8 @@ def _fill(text: str, kind: str) -> str:
 
 def _conversion(source: str, target: str) -> str:
     """float to integer: saturates, NaN gives 0."""
+    if target.endswith("64"):
+        return _fill(exact.TO_LONG[target].strip().replace("T_to", f"{source}_to"), source) + "\n"
     low, high = {
         t: (0 if t[0] == "u" else -(1 << int(t[1:]) - 1), (1 << int(t[1:]) - (t[0] == "i")) - 1)
         for t in ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
@@ -694,8 +685,14 @@ def define(name: str) -> str | None:
 _CALL = re.compile(r"\b([a-zCFIU]\w*)\(")
 
 
-def definitions(text: str, own: Iterable[str] = ()) -> str:
-    """The functions that a text calls, directly or through others; callees first."""
+def definitions(
+    text: str, own: Iterable[str] = (), native: Collection[str] = (), denormals: bool = True
+) -> str:
+    """The functions that a text calls, directly or through others; callees first.
+
+    native  those of `exact.NATIVE` that the adapter's own operations do
+    denormals  whether they are what they are, or count as zeros
+    """
     done: dict[str, str] = {}
     skip = set(own)
 
@@ -703,10 +700,13 @@ def definitions(text: str, own: Iterable[str] = ()) -> str:
         for name in dict.fromkeys(_CALL.findall(body)):
             if name in done or name in skip or name in above:
                 continue
-            found = define(name)
+            found = exact.NATIVE[name] if name in native else define(name)
             if found is not None:
                 visit(found, (*above, name))
                 done[name] = found
 
     visit(text, ())
-    return "\n".join(done.values())
+    found = "\n".join(done.values())
+    if "DENORMALS" in found:
+        return f"const DENORMALS = {'true' if denormals else 'false'};\n{found}"
+    return found
