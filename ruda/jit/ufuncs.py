@@ -291,6 +291,9 @@ class Vectorized:
             arguments = tuple(rest)
         if len(arguments) != self.nin:
             raise LaunchTypeError(f"`{name}` takes {self.nin} arguments, not {len(arguments)}")
+        for v in arguments:
+            if hasattr(v, "__ruda_vectorized__"):  # a tensor, which knows how to give a tensor
+                return v.__ruda_vectorized__(self, arguments, out)
         values = [prepared(v, name, k) for k, v in enumerate(arguments)]
         if isinstance(out, tuple):
             (out,) = out
@@ -807,6 +810,8 @@ class Reduce:
         stream: Any = None,
     ) -> Any:
         name = self.__name__
+        if hasattr(arr, "__ruda_reduced__") and res is None:
+            return arr.__ruda_reduced__(self, size, init, stream)
         values = prepared(arr, name, 0)
         values = values if is_array(values) else np.asarray(values)
         flat = values if values.ndim == 1 else values.reshape(-1)

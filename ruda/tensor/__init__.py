@@ -13,10 +13,14 @@ from ruda import dtypes
 from ruda.tensor import creation, extras, fft, history, linalg, methods, tensor
 from ruda.tensor import grad as derivatives
 from ruda.tensor.ops import OPS
+from ruda.tensor.routing import device_of, elementwise, supports
 from ruda.tensor.tensor import Tensor, asarray, astype, broadcast_to, realize, reshape
 
 __array_api_version__ = "2025.12"
-__all__ = ["Tensor", "asarray", "astype", "broadcast_to", "realize", "reshape"]
+__all__ = [
+    "Tensor", "asarray", "astype", "broadcast_to", "device_of", "elementwise", "realize", "reshape",
+    "supports",
+]  # fmt: skip
 
 bool = dtypes.bool_
 e, inf, nan, pi, newaxis = math.e, math.inf, math.nan, math.pi, None

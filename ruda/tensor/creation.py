@@ -595,6 +595,7 @@ def library(name: str, numpy: Any, doc: str) -> Any:
     call.__name__ = call.__qualname__ = name
     call.__module__ = "ruda"
     call.__doc__ = doc
+    call.host_only = name != "matmul"  # type: ignore[attr-defined]
     return call
 
 

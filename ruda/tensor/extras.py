@@ -231,8 +231,8 @@ def logsumexp(x: Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Tens
     """log(sum(exp(x))) without overflow; -inf of nothing but -inf.
 
     >>> import ruda
-    >>> ruda.logsumexp(ruda.asarray([1000.0, 1000.0])).item()
-    1000.693115234375
+    >>> round(ruda.logsumexp(ruda.asarray([1000.0, 1000.0])).item(), 3)
+    1000.693
     """
     axes = as_axes(axis, x.ndim)
     x = x if x.dtype.is_inexact else astype(x, default_float())

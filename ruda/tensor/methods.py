@@ -14,6 +14,7 @@ from ruda.tensor.creation import LIBRARY, matrix_transpose, mean, permute_dims, 
 from ruda.tensor.extras import dot, ravel, swapaxes, trace
 from ruda.tensor.linalg import diagonal
 from ruda.tensor.ops import OPS
+from ruda.tensor.routing import call_reduce, call_vectorized
 from ruda.tensor.tensor import Tensor, astype, copy_of, function, reshape
 
 ALONG_AXIS = {
@@ -129,5 +130,6 @@ def add_methods() -> None:
         lambda x: function("conj")(matrix_transpose(x)), doc="The conjugate transpose."
     )
     found["__array_function__"] = array_function
+    found["__ruda_vectorized__"], found["__ruda_reduced__"] = call_vectorized, call_reduce
     for name, value in found.items():
         setattr(Tensor, name, value)

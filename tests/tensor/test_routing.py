@@ -1,0 +1,96 @@
+"""Devices of tensors, what they can do, and ops that users make of scalar functions."""
+
+import numpy as np
+import pytest
+
+import ruda
+from ruda.errors import GradientError
+
+
+@ruda.elementwise(gradient=lambda g, y, x, n: (ruda.where(x > 0, g, 0.1 * g), None))
+def leaky(x, n):
+    """A branch and a loop."""
+    value = x if x > 0 else x * 0.1
+    for _ in range(n):
+        value = value * 1.0
+    return value
+
+
+@ruda.vectorize
+def larger(x, y):
+    return x if x > y else y
+
+
+@ruda.reduce
+def most(x, y):
+    return max(x, y)
+
+
+def test_a_scalar_function_becomes_an_op(device, rng):
+    x = rng.normal(size=(5, 3)).astype("f4")
+    t = ruda.asarray(x, device=device)
+    y = leaky(t + 0, 2) * 2
+    assert isinstance(y, ruda.Tensor) and y.device.startswith(device)
+    np.testing.assert_allclose(y.numpy(), np.where(x > 0, x, x * np.float32(0.1)) * 2, rtol=1e-6)
+    np.testing.assert_array_equal(leaky(t.T, 1).numpy(), leaky(t, 1).numpy().T)
+    assert leaky(t[0, 0], 1).shape == ()
+
+
+def test_a_vectorized_function_takes_tensors(device, rng):
+    x = rng.normal(size=7).astype("f4")
+    found = larger(ruda.asarray(x, device=device), 0.25)
+    assert found.device.startswith(device)
+    np.testing.assert_array_equal(found.numpy(), np.maximum(x, np.float32(0.25)))
+
+
+@pytest.mark.parametrize("n", [1, 7, 40000])
+def test_a_reduction_of_a_tensor_stays_where_it_is(n, device, rng):
+    x = rng.normal(size=(2, n)).astype("f4")
+    t = ruda.asarray(x, device=device)
+    for found, wanted in ((most(t), x.max()), (most(t[:, ::-1]), x.max()), (most(t, init=9), 9)):
+        assert isinstance(found, ruda.Tensor) and found.shape == ()
+        assert found.device.startswith(device) and found.item() == wanted
+
+
+def test_the_gradient_that_was_given(rng):
+    g = ruda.grad(lambda x: ruda.sum(leaky(x, 1)))(ruda.asarray([2.0, -3.0]))
+    np.testing.assert_allclose(g.numpy(), [1, 0.1])
+
+
+def test_without_a_gradient_it_refuses():
+    with pytest.raises(GradientError, match="`larger` has no gradient"):
+        ruda.grad(lambda x: ruda.sum(larger(x, 0.0)))(ruda.ones(3))
+    with pytest.raises(GradientError, match="`most`"):
+        ruda.grad(lambda x: most(x))(ruda.ones(3))
+
+
+def test_where_arrays_are(device):
+    assert ruda.device_of(ruda.ones(2, device=device)).startswith(device)
+    assert ruda.device_of(np.ones(2)) == "cpu"
+    with pytest.raises(TypeError, match="list is no array"):
+        ruda.device_of([1])
+
+
+def test_what_devices_support():
+    assert ruda.supports("add", "float64", "cpu") and not ruda.supports("sqrt", "bool", "cpu")
+    assert not ruda.supports("bitwise_or", "float32", "cpu")
+    assert ruda.supports(ruda.linalg.svd, "float32", "cpu") and ruda.supports("where", "int8")
+    assert ruda.supports("fft", "complex64") and ruda.supports("einsum", "float32")
+    with pytest.raises(ValueError, match="no op 'frobnicate'"):
+        ruda.supports("frobnicate", "float32")
+    with pytest.raises(ValueError, match="no device 'moon' here; there are cpu"):
+        ruda.supports("add", "float32", "moon")
+
+
+def test_the_host_computes_what_others_do_not(device):
+    """`supports` says what happens."""
+    for op in ("linalg.svd", "linalg.inv", "einsum"):
+        call = (lambda x: ruda.einsum("ij->ji", x)) if op == "einsum" else getattr(
+            ruda.linalg, op.rpartition(".")[2]
+        )  # fmt: skip
+        x = ruda.eye(3, device=device)
+        if ruda.supports(op, "float32", device):
+            call(x)
+        else:
+            with pytest.raises(ruda.errors.DeviceError):
+                call(x)
