@@ -128,6 +128,19 @@ def _result(row: intrinsics.Row, short: str) -> str:
     return "" if operand is None else intrinsics.result_dtype(row, operand).short
 
 
+def _composed() -> set[str]:
+    """Python's and NumPy's functions of kernels that are no row of the table."""
+    rows = {name for row in intrinsics.TABLE.values() for name in row.names}
+    found = set()
+    for target in calls.BUILTINS:
+        module = (getattr(target, "__module__", None) or "numpy").removeprefix("_")
+        name = "np" if module.startswith("numpy") else module
+        path = f"{name.replace('np', 'numpy')}.{target.__name__}"
+        if path not in rows and name != "operator" and path != "math.sumprod":  # of Python 3.12
+            found.add(target.__name__ if name == "builtins" else f"{name}.{target.__name__}")
+    return found
+
+
 def reference() -> str:
     """docs/reference.md: the names of kernels, functions by dtype, settings."""
     out = [
@@ -154,6 +167,10 @@ def reference() -> str:
             results = " | ".join(_result(row, short) for short in DTYPES)
             doc = _cell(row.doc or language.NUMERIC.get(row.name, ""))
             out.append(f"| {row.name} | {names} | {results} | {doc} |")
+    out += [
+        "\nOf several operations, or with a meaning that depends on the arguments:\n",
+        ", ".join(f"`{name}`" for name in sorted(_composed())) + ", and those of `operator`.",
+    ]
     out += ["\n## Settings\n", "| variable | `ruda.config(...)` | default | |", "|---|---|---|---|"]
     for setting in SETTINGS.values():
         default = f"`{setting.default!r}`"

@@ -10,6 +10,7 @@ dtype of what they meet.
 
 from __future__ import annotations
 
+import ast
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -183,7 +184,7 @@ class Scalar:
 
 def constant(value: Any, dtype: DType) -> Scalar:
     """A number at a dtype."""
-    plain = intrinsics.convert(value, dtype)
+    plain = intrinsics.convert(value, dtypes.int64 if dtype is dtypes.index else dtype)
     plain = float(plain) if dtype.name == "bfloat16" else plain.item()
     return Scalar(ir.Const(plain, dtype))
 
@@ -194,7 +195,7 @@ def apply(name: str, *operands: Any) -> Scalar:
     common = functools.reduce(promote, strong)
     row = intrinsics.TABLE[name]
     at = intrinsics.operand_dtype(row, (common,) * len(operands))
-    if at is None or at.weak:
+    if at is None or (at.weak and at is not dtypes.index):
         raise NotImplementedError(f"{name} of {common}")
     scalars = [o if isinstance(o, Scalar) else constant(o, common) for o in operands]
     result = intrinsics.result_dtype(row, at)
@@ -252,13 +253,17 @@ def in_kernel(row: Row, call: Any) -> ir.Expr:
     """The row on the numbers of a call inside a user's kernel."""
     values = call.bind(*row.parameters)
     if not all(hasattr(v, "dtype") and isinstance(v.dtype, DType) for v in values):
-        raise KernelTypeError(f"`ruda.{row.name}` takes numbers in a kernel", call.place)
+        name = ast.unparse(call.node.func)
+        raise KernelTypeError(f"`{name}` takes numbers in a kernel", call.place)
     values = [call.t.temporary(v) for v in values]  # both arms of a choice are free of loads
     try:
         at, result = row.dtypes(tuple(v.dtype for v in values))
     except DTypeError as error:
         raise KernelTypeError(str(error), call.place) from None
     skip = 1 if row.rule == "condition" else 0
+    if at is dtypes.int64 and all(v.dtype.weak for v in values[skip:]):
+        # Indices, literals and Python's integers: where indices are narrow, so is this.
+        at, result = dtypes.index, dtypes.index if result is at else result
     scalars = [Scalar(v if k < skip else call.t.coerce(v, at)) for k, v in enumerate(values)]
     found: Scalar = row.expression(*scalars)
     return found.cast(result).expr

@@ -105,7 +105,7 @@ def _sign_expression(x: Any) -> Any:
         return f.where(size == 0, x * 0, x / f.where(size == 0, 1, size).cast(x.dtype))
     if x.dtype.kind == "uint":
         return f.where(x > 0, 1, x)
-    return f.where(x > 0, 1, f.where(x < 0, -1, x))
+    return f.where(x > 0, 1, f.where(x < 0, -1, f.where(x == 0, 0, x)))  # 0 of -0.0; or NaN
 
 
 def _logaddexp(x: Any, y: Any) -> Any:

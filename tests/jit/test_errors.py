@@ -160,7 +160,7 @@ TYPES = [
         "kernels may call",
         before="import logging",
     ),
-    Row("out[0] = math.perm(5)", "math.perm(5)", Unsupported, "`math.perm`", "reference.md"),
+    Row("out[0] = math.ulp(x[0])", "math.ulp(x[0])", Unsupported, "`math.ulp`", "nextafter"),
     Row(
         "out[0] = x[ruda.threadIdx]", "x[ruda.threadIdx]", TypeErr, "threadIdx", "ruda.threadIdx.x"
     ),

@@ -4,7 +4,7 @@
 pure scalar functions come from `intrinsics`.
 """
 
-from ruda.jit.calls import device, library, python
+from ruda.jit.calls import composed, device, library, python
 from ruda.jit.calls.attributes import array_attribute, assign_attribute, attribute
 from ruda.jit.calls.call import BUILTINS, HANDLERS, Call
 from ruda.jit.calls.device import dtype_argument
@@ -25,6 +25,7 @@ __all__ = [
     "binary",
     "builtin_handler",
     "call",
+    "composed",
     "device",
     "dtype_argument",
     "iterate",

@@ -146,12 +146,16 @@ MAKERS = ("array", "empty", "zeros", "ones", "full", "arange", "empty_like", "ze
 
 def refuse_call(c: Call, target: Any) -> None:
     """Say what a function that kernels cannot call is, as the user wrote it, and what to write."""
+    from ruda.jit.calls.composed import INSTEAD
     from ruda.jit.calls.subscripts import is_kernel, launch_inside
 
     module = getattr(target, "__module__", "") or ""
     if is_kernel(getattr(target, "__self__", None)):
         raise launch_inside(target.__self__, c.place)
     written = ast.unparse(c.node.func)
+    instead = next((hint for f, hint in INSTEAD.items() if target is f), None)
+    if instead is not None:
+        raise UnsupportedError(f"`{written}` is not in the kernel language", c.place, hint=instead)
     if any(target is f for f in (str, repr, format)):
         raise UnsupportedError(f"`{written}` is not in the kernel language", c.place, hint=PRINT)
     generator = type(getattr(target, "__self__", None))

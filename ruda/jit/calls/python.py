@@ -370,7 +370,16 @@ def scalar_call(c: Call, row: intrinsics.Row) -> Value:
             c.place,
         )
     numbers = [c.t.number(v, c.place, "numbers") for v in c.arguments]
+    if intrinsics.operand_dtype(row, tuple(x.dtype for x in numbers)) is None:
+        raise KernelTypeError(
+            f"`{ast.unparse(c.node.func)}` takes {TAKES.get(row.rule, 'real numbers')}, not "
+            + " and ".join(describe(x) for x in numbers),
+            c.place,
+        )
     return scalar_operation(c.t, row, numbers, c.place)
+
+
+TAKES = dict.fromkeys(("bits", "count", "integer"), "integers")  # by the rule of a row
 
 
 def scalar_operation(
