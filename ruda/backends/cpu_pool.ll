@@ -4,10 +4,18 @@
 %Time = type { i64, i64 }                       ; struct timespec: seconds, nanoseconds
 %Job = type {
   i64, i64, i64, i64, i64, i64,                 ; 0 body 1 args 2 first 3 count 4 chunk 5 chunks
-  i64, [9 x i64],                               ; 6 waiting: the caller sleeps; 7 own cache lines
-  i64, [15 x i64],                              ; 8 state: permits << 32 | helpers
-  i64, [15 x i64]                               ; 10 next: the chunk to claim
+  i64, i64, [8 x i64],                          ; 6 waiting: the caller sleeps 7 stop: interrupted
+  i64, [15 x i64],                              ; 9 state: permits << 32 | helpers
+  i64, [15 x i64]                               ; 11 next: the chunk to claim
 }
+
+; What a thread that runs a body knows of its launch. A body gets its address, and calls `poll`,
+; whose address is the first word, as it goes round long loops.
+%Watch = type {
+  ptr, ptr,                                     ; 0 poll 1 where it says that the launch is stopped
+  i64, ptr,                                     ; 2 the GIL: see below 3 the Python thread
+  i64, i64, i64                                 ; 4 when to look for signals 5 one raised 6 own stop
+}                                               ; 2: 0 a worker has none, 1 held, 2 let go
 
 @jobs = internal global [64 x %Job] zeroinitializer, align 128
 @free = internal global i64 0, align 128        ; bit i: jobs[i] belongs to nobody
@@ -65,26 +73,132 @@ define internal i64 @now(i32 %clock) {
   ret i64 %sum
 }
 
-; Items lo..hi of a body, here and now.
-define void @serial(i64 %body, i64 %args, i64 %lo, i64 %hi) {
-  %result = alloca [8 x i64], align 64          ; numba writes a null pointer through the first
-  %exception = alloca [8 x i64], align 64
+; Items lo..hi of a body, here and now. A body never raises: in place of an exception it has the
+; watch. It writes a null pointer through the first argument.
+define internal void @execute(i64 %body, i64 %args, i64 %lo, i64 %hi, ptr %watch) {
+  %result = alloca [8 x i64], align 64
   %function = inttoptr i64 %body to ptr
-  call i32 %function(ptr %result, ptr %exception, i64 %args, i64 %lo, i64 %hi)
+  call i32 %function(ptr %result, ptr %watch, i64 %args, i64 %lo, i64 %hi)
   ret void
+}
+
+; The same for a caller that holds the GIL. Returns 0, or -1 with an exception set.
+define i32 @serial(i64 %body, i64 %args, i64 %lo, i64 %hi) {
+  %watch = alloca %Watch
+  call void @begin(ptr %watch, i64 1)
+  call void @execute(i64 %body, i64 %args, i64 %lo, i64 %hi, ptr %watch)
+  %failed = call i32 @regain(ptr %watch)
+  ret i32 %failed
+}
+
+; ---- interrupts --------------------------------------------------------------------------------
+
+define internal void @begin(ptr %watch, i64 %lock) {
+  %stop_at = getelementptr %Watch, ptr %watch, i32 0, i32 1
+  %lock_at = getelementptr %Watch, ptr %watch, i32 0, i32 2
+  %due_at = getelementptr %Watch, ptr %watch, i32 0, i32 4
+  %raised_at = getelementptr %Watch, ptr %watch, i32 0, i32 5
+  %own_at = getelementptr %Watch, ptr %watch, i32 0, i32 6
+  store ptr @poll, ptr %watch
+  store ptr %own_at, ptr %stop_at
+  store i64 %lock, ptr %lock_at
+  store i64 0, ptr %due_at
+  store i64 0, ptr %raised_at
+  store i64 0, ptr %own_at
+  ret void
+}
+
+define internal void @let_go(ptr %watch) {
+  %lock_at = getelementptr %Watch, ptr %watch, i32 0, i32 2
+  %thread_at = getelementptr %Watch, ptr %watch, i32 0, i32 3
+  %thread = call ptr @PyEval_SaveThread()
+  store ptr %thread, ptr %thread_at
+  store i64 2, ptr %lock_at
+  ret void
+}
+
+; Hold the GIL again. Returns -1 if a signal handler has raised an exception meanwhile, else 0.
+define internal i32 @regain(ptr %watch) {
+entry:
+  %lock_at = getelementptr %Watch, ptr %watch, i32 0, i32 2
+  %thread_at = getelementptr %Watch, ptr %watch, i32 0, i32 3
+  %raised_at = getelementptr %Watch, ptr %watch, i32 0, i32 5
+  %lock = load i64, ptr %lock_at
+  %held = icmp eq i64 %lock, 1
+  br i1 %held, label %out, label %restore
+restore:
+  %thread = load ptr, ptr %thread_at
+  call void @PyEval_RestoreThread(ptr %thread)
+  store i64 1, ptr %lock_at
+  br label %out
+out:
+  %raised = load i64, ptr %raised_at
+  %failed = trunc i64 %raised to i32
+  ret i32 %failed
+}
+
+; What a body calls in a long loop: true to go on, false to return at once. Every SLICE the caller's
+; thread looks for signals, and first lets the GIL go if it has held it until then.
+define internal i1 @poll(ptr %watch) {
+entry:
+  %stop_at_at = getelementptr %Watch, ptr %watch, i32 0, i32 1
+  %lock_at = getelementptr %Watch, ptr %watch, i32 0, i32 2
+  %due_at = getelementptr %Watch, ptr %watch, i32 0, i32 4
+  %raised_at = getelementptr %Watch, ptr %watch, i32 0, i32 5
+  %stop_at = load ptr, ptr %stop_at_at
+  %stop = load atomic i64, ptr %stop_at monotonic, align 8
+  %stopped = icmp ne i64 %stop, 0
+  br i1 %stopped, label %no, label %whose
+whose:
+  %lock = load i64, ptr %lock_at
+  %helper = icmp eq i64 %lock, 0
+  br i1 %helper, label %yes, label %clock
+clock:
+  %time = call i64 @now(i32 ${MONOTONIC})
+  %due = load i64, ptr %due_at
+  %early = icmp slt i64 %time, %due
+  br i1 %early, label %yes, label %look
+look:
+  %later = add i64 %time, ${SLICE}
+  store i64 %later, ptr %due_at
+  %generation = load i64, ptr @generation
+  call i32 @regain(ptr %watch)
+  %failed = call i32 @PyErr_CheckSignals()
+  call void @let_go(ptr %watch)
+  %raised = sext i32 %failed to i64
+  store i64 %raised, ptr %raised_at
+  %generation1 = load i64, ptr @generation
+  %child = icmp ne i64 %generation, %generation1
+  %own_at = getelementptr %Watch, ptr %watch, i32 0, i32 6
+  %shared = icmp ne ptr %stop_at, %own_at
+  %lost = and i1 %child, %shared                ; the handler forked: the job stayed with the parent
+  %bad = icmp ne i32 %failed, 0
+  %end = or i1 %bad, %lost
+  br i1 %end, label %halt, label %yes
+halt:
+  store atomic i64 1, ptr %stop_at seq_cst, align 8
+  br label %no
+yes:
+  ret i1 true
+no:
+  ret i1 false
 }
 
 ; ---- working on a job --------------------------------------------------------------------------
 
-; Claim chunks and run them: true when none is left, false when the deadline is over.
-define internal i1 @work(ptr %job, i64 %deadline) {
+; Claim chunks and run them: true when none is left, false when the deadline is over, or the launch
+; was stopped.
+define internal i1 @work(ptr %job, i64 %deadline, ptr %watch) {
 entry:
+  %stop_at = getelementptr %Job, ptr %job, i32 0, i32 7
+  %stop_at_at = getelementptr %Watch, ptr %watch, i32 0, i32 1
+  store ptr %stop_at, ptr %stop_at_at
   %args_at = getelementptr %Job, ptr %job, i32 0, i32 1
   %first_at = getelementptr %Job, ptr %job, i32 0, i32 2
   %count_at = getelementptr %Job, ptr %job, i32 0, i32 3
   %chunk_at = getelementptr %Job, ptr %job, i32 0, i32 4
   %chunks_at = getelementptr %Job, ptr %job, i32 0, i32 5
-  %next_at = getelementptr %Job, ptr %job, i32 0, i32 10
+  %next_at = getelementptr %Job, ptr %job, i32 0, i32 11
   %body = load i64, ptr %job
   %args = load i64, ptr %args_at
   %first = load i64, ptr %first_at
@@ -102,10 +216,13 @@ execute:
   %rest = sub i64 %count, %lo
   %size = call i64 @llvm.umin.i64(i64 %rest, i64 %chunk)
   %hi = add i64 %lo, %size
-  call void @serial(i64 %body, i64 %args, i64 %lo, i64 %hi)
+  call void @execute(i64 %body, i64 %args, i64 %lo, i64 %hi, ptr %watch)
   %time = call i64 @now(i32 ${MONOTONIC})
   %late = icmp sgt i64 %time, %deadline
-  br i1 %late, label %later, label %claim
+  %stop = load atomic i64, ptr %stop_at monotonic, align 8
+  %stopped = icmp ne i64 %stop, 0
+  %leave = or i1 %late, %stopped
+  br i1 %leave, label %later, label %claim
 exhausted:
   ret i1 true
 later:
@@ -113,8 +230,9 @@ later:
 }
 
 ; Run 1, 2, 4, ... grains of -chunk items until PROBE is over: how many items, and their time.
-define internal %Time @probe(i64 %body, i64 %args, i64 %count, i64 %chunk) {
+define internal %Time @probe(i64 %body, i64 %args, i64 %count, i64 %chunk, ptr %watch) {
 entry:
+  %stop_at = getelementptr %Watch, ptr %watch, i32 0, i32 6
   %negated = sub i64 0, %chunk
   %grain = call i64 @llvm.smax.i64(i64 %negated, i64 1)
   %start = call i64 @now(i32 ${MONOTONIC})
@@ -125,13 +243,16 @@ more:
   %rest = sub i64 %count, %done
   %size = call i64 @llvm.umin.i64(i64 %rest, i64 %step)
   %hi = add i64 %done, %size
-  call void @serial(i64 %body, i64 %args, i64 %done, i64 %hi)
+  call void @execute(i64 %body, i64 %args, i64 %done, i64 %hi, ptr %watch)
   %time = call i64 @now(i32 ${MONOTONIC})
   %elapsed = sub i64 %time, %start
   %late = icmp sgt i64 %elapsed, ${PROBE}
   %all = icmp eq i64 %hi, %count
-  %stop = or i1 %late, %all
-  br i1 %stop, label %out, label %on
+  %enough = or i1 %late, %all
+  %stop = load atomic i64, ptr %stop_at monotonic, align 8
+  %stopped = icmp ne i64 %stop, 0
+  %leave = or i1 %enough, %stopped
+  br i1 %leave, label %out, label %on
 on:
   %double = shl i64 %step, 1
   br label %more
@@ -267,7 +388,7 @@ nothing:
 look:
   %index = call i64 @llvm.cttz.i64(i64 %open, i1 true)
   %job = getelementptr [64 x %Job], ptr @jobs, i64 0, i64 %index
-  %state_at = getelementptr %Job, ptr %job, i32 0, i32 8
+  %state_at = getelementptr %Job, ptr %job, i32 0, i32 9
   %state0 = load atomic i64, ptr %state_at monotonic, align 8
   br label %try
 try:
@@ -300,7 +421,7 @@ out:
 define internal void @leave(ptr %job) {
 entry:
   %waiting_at = getelementptr %Job, ptr %job, i32 0, i32 6
-  %state_at = getelementptr %Job, ptr %job, i32 0, i32 8
+  %state_at = getelementptr %Job, ptr %job, i32 0, i32 9
   atomicrmw sub ptr %state_at, i64 1 seq_cst
   %waiting = load atomic i64, ptr %waiting_at seq_cst, align 8
   %awake = icmp eq i64 %waiting, 0
@@ -320,7 +441,7 @@ define internal i1 @wait_for_helpers(ptr %job) {
 entry:
   %until = alloca %Time
   %waiting_at = getelementptr %Job, ptr %job, i32 0, i32 6
-  %state_at = getelementptr %Job, ptr %job, i32 0, i32 8
+  %state_at = getelementptr %Job, ptr %job, i32 0, i32 9
   %start = call i64 @now(i32 ${MONOTONIC})
   br label %spin
 spin:
@@ -364,6 +485,8 @@ done:
 
 define internal ptr @worker(ptr %unused) {
 entry:
+  %watch = alloca %Watch
+  call void @begin(ptr %watch, i64 0)
   %key = load ${KEY}, ptr @key
   call i32 @pthread_setspecific(${KEY} %key, ptr @key)
   atomicrmw add ptr @idle, i64 1 seq_cst
@@ -376,7 +499,7 @@ loop:                                           ; `busy`: when it last had work
   %nothing = icmp eq ptr %job, null
   br i1 %nothing, label %pause, label %help
 help:
-  call i1 @work(ptr %job, i64 9223372036854775807)
+  call i1 @work(ptr %job, i64 9223372036854775807, ptr %watch)
   call void @leave(ptr %job)
   %left = call i64 @now(i32 ${MONOTONIC})
   br label %loop
@@ -438,7 +561,8 @@ define i64 @worker_count() {
 ; ---- a launch: start, then resume until it returns 0 -------------------------------------------
 
 ; Begin items first..count. 0: done; else a token for `resume`. No GIL.
-define internal i64 @start(i64 %body, i64 %args, i64 %first, i64 %count, i64 %chunk, i64 %threads) {
+define internal i64 @start(i64 %body, i64 %args, i64 %first, i64 %count, i64 %chunk, i64 %threads,
+                           ptr %watch) {
 entry:
   %rest = sub i64 %count, %first
   %rest_less = sub i64 %rest, 1
@@ -454,7 +578,7 @@ acquire:
   %none = icmp eq i64 %free, 0
   br i1 %none, label %inline, label %try
 inline:                                         ; on a worker, or 64 launches are under way
-  call void @serial(i64 %body, i64 %args, i64 %first, i64 %count)
+  call void @execute(i64 %body, i64 %args, i64 %first, i64 %count, ptr %watch)
   ret i64 0
 try:
   %index = call i64 @llvm.cttz.i64(i64 %free, i1 true)
@@ -471,8 +595,9 @@ fill:
   %chunk_at = getelementptr %Job, ptr %job, i32 0, i32 4
   %chunks_at = getelementptr %Job, ptr %job, i32 0, i32 5
   %waiting_at = getelementptr %Job, ptr %job, i32 0, i32 6
-  %state_at = getelementptr %Job, ptr %job, i32 0, i32 8
-  %next_at = getelementptr %Job, ptr %job, i32 0, i32 10
+  %stop_at = getelementptr %Job, ptr %job, i32 0, i32 7
+  %state_at = getelementptr %Job, ptr %job, i32 0, i32 9
+  %next_at = getelementptr %Job, ptr %job, i32 0, i32 11
   store i64 %body, ptr %job
   store i64 %args, ptr %args_at
   store i64 %first, ptr %first_at
@@ -480,6 +605,7 @@ fill:
   store i64 %chunk, ptr %chunk_at
   store i64 %chunks, ptr %chunks_at
   store atomic i64 0, ptr %waiting_at monotonic, align 8
+  store atomic i64 0, ptr %stop_at monotonic, align 8
   store atomic i64 0, ptr %next_at monotonic, align 8
   %permits = shl i64 %helpers, 32
   store atomic i64 %permits, ptr %state_at release, align 8
@@ -493,12 +619,12 @@ begin:
   %high = shl i64 %generation, 6
   %both = or i64 %high, %index
   %token = add i64 %both, 1
-  %result = call i64 @resume(i64 %token)
+  %result = call i64 @resume(i64 %token, ptr %watch)
   ret i64 %result
 }
 
 ; Work on a job for one slice. 0: all done; the token: call again; -1: lost in a fork. No GIL.
-define internal i64 @resume(i64 %token) {
+define internal i64 @resume(i64 %token, ptr %watch) {
 entry:
   %both = sub i64 %token, 1
   %index = and i64 %both, 63
@@ -513,11 +639,11 @@ go:
   %job = getelementptr [64 x %Job], ptr @jobs, i64 0, i64 %index
   %time = call i64 @now(i32 ${MONOTONIC})
   %deadline = add i64 %time, ${SLICE}
-  %exhausted = call i1 @work(ptr %job, i64 %deadline)
+  %exhausted = call i1 @work(ptr %job, i64 %deadline, ptr %watch)
   br i1 %exhausted, label %close, label %later
 close:
   %closed = xor i64 %bit, -1
-  %state_at = getelementptr %Job, ptr %job, i32 0, i32 8
+  %state_at = getelementptr %Job, ptr %job, i32 0, i32 9
   %state = load atomic i64, ptr %state_at acquire, align 8
   %alone = icmp eq i64 %state, 0                ; no permits either: never published, or used up
   br i1 %alone, label %unlist, label %withdraw
@@ -544,14 +670,16 @@ later:
   ret i64 %token
 }
 
-; Nobody claims another chunk of this job.
+; Nobody claims another chunk of this job, and those under way end at their next poll.
 define internal void @cancel(i64 %token) {
   %both = sub i64 %token, 1
   %index = and i64 %both, 63
   %job = getelementptr [64 x %Job], ptr @jobs, i64 0, i64 %index
   %chunks_at = getelementptr %Job, ptr %job, i32 0, i32 5
-  %next_at = getelementptr %Job, ptr %job, i32 0, i32 10
+  %stop_at = getelementptr %Job, ptr %job, i32 0, i32 7
+  %next_at = getelementptr %Job, ptr %job, i32 0, i32 11
   %chunks = load i64, ptr %chunks_at
+  store atomic i64 1, ptr %stop_at seq_cst, align 8
   store atomic i64 %chunks, ptr %next_at seq_cst, align 8
   ret void
 }
@@ -570,56 +698,66 @@ define internal void @remember(%Time %probed, ptr %slow) {
 define internal i32 @run_from(i64 %body, i64 %args, i64 %first, i64 %count, i64 %chunk,
                               i64 %threads, ptr %slow) {
 entry:
-  %thread0 = call ptr @PyEval_SaveThread()
+  %watch = alloca %Watch
+  call void @begin(ptr %watch, i64 1)
+  call void @let_go(ptr %watch)
   %explicit = icmp sgt i64 %chunk, 0
   br i1 %explicit, label %begin, label %probe
 probe:
-  %probed = call %Time @probe(i64 %body, i64 %args, i64 %count, i64 %chunk)
+  %probed = call %Time @probe(i64 %body, i64 %args, i64 %count, i64 %chunk, ptr %watch)
   %done = extractvalue %Time %probed, 0
   call void @remember(%Time %probed, ptr %slow)
   %all = icmp eq i64 %done, %count
-  br i1 %all, label %finished, label %measured
+  %own_at = getelementptr %Watch, ptr %watch, i32 0, i32 6
+  %stop = load i64, ptr %own_at
+  %stopped = icmp ne i64 %stop, 0
+  %over = or i1 %all, %stopped
+  br i1 %over, label %finished, label %measured
 measured:
   %chosen = call i64 @choose_chunk(%Time %probed, i64 %count, i64 %threads)
   br label %begin
 begin:
   %from = phi i64 [%first, %entry], [%done, %measured]
   %size = phi i64 [%chunk, %entry], [%chosen, %measured]
-  %token0 = call i64 @start(i64 %body, i64 %args, i64 %from, i64 %count, i64 %size, i64 %threads)
+  %token0 = call i64 @start(i64 %body, i64 %args, i64 %from, i64 %count, i64 %size, i64 %threads,
+                            ptr %watch)
   br label %look
 look:
-  %thread = phi ptr [%thread0, %begin], [%thread1, %continue]
   %token = phi i64 [%token0, %begin], [%token1, %continue]
-  call void @PyEval_RestoreThread(ptr %thread)
+  %raised0 = call i32 @regain(ptr %watch)
   switch i64 %token, label %signals [ i64 0, label %ok
                                       i64 -1, label %lost ]
 signals:
+  %already = icmp ne i32 %raised0, 0
+  br i1 %already, label %stop_it, label %ask
+ask:
   %raised = call i32 @PyErr_CheckSignals()
   %calm = icmp eq i32 %raised, 0
-  %thread1 = call ptr @PyEval_SaveThread()
-  br i1 %calm, label %continue, label %stop
+  br i1 %calm, label %continue, label %stop_it
 continue:
-  %token1 = call i64 @resume(i64 %token)
+  call void @let_go(ptr %watch)
+  %token1 = call i64 @resume(i64 %token, ptr %watch)
   br label %look
-stop:
+stop_it:
+  call void @let_go(ptr %watch)
   call void @cancel(i64 %token)
   br label %drain
 drain:
-  %token2 = call i64 @resume(i64 %token)
+  %token2 = call i64 @resume(i64 %token, ptr %watch)
   %more = icmp sgt i64 %token2, 0
-  br i1 %more, label %drain, label %stopped
-stopped:
-  call void @PyEval_RestoreThread(ptr %thread1)
+  br i1 %more, label %drain, label %drained
+drained:
+  call i32 @regain(ptr %watch)
   ret i32 -1
 lost:
   %error = load ptr, ptr @lost_error
   call void @PyErr_SetString(ptr %error, ptr @lost_message)
   ret i32 -1
 finished:
-  call void @PyEval_RestoreThread(ptr %thread0)
-  br label %ok
-ok:
-  ret i32 0
+  %failed = call i32 @regain(ptr %watch)
+  ret i32 %failed
+ok:                                             ; what ran inline may have been stopped too
+  ret i32 %raised0
 }
 
 define i32 @run(i64 %body, i64 %args, i64 %count, i64 %chunk, i64 %threads) {
@@ -652,9 +790,17 @@ auto:
   %held = icmp eq i64 %was_slow, 0
   br i1 %held, label %quick, label %released
 quick:
-  %probed = call %Time @probe(i64 %body, i64 %args, i64 %count, i64 %chunk)
+  %watch = alloca %Watch
+  call void @begin(ptr %watch, i64 1)
+  %probed = call %Time @probe(i64 %body, i64 %args, i64 %count, i64 %chunk, ptr %watch)
   %done = extractvalue %Time %probed, 0
   call void @remember(%Time %probed, ptr %slow)
+  %failed = call i32 @regain(ptr %watch)
+  %raised = icmp ne i32 %failed, 0
+  br i1 %raised, label %interrupted, label %held_all
+interrupted:
+  ret i32 -1
+held_all:
   %all = icmp eq i64 %done, %count
   br i1 %all, label %ok, label %rest
 rest:

@@ -1,10 +1,12 @@
 """Run the blocks of a CPU launch on every core: the thread pool of `cpu_pool.ll`.
 
 A compiled kernel body is a native function in numba's calling convention,
-`i32 body(i8* result, i8* exception, i64 args, i64 lo, i64 hi)`. It runs the items lo..hi of
+`i32 body(i8* result, i8* watch, i64 args, i64 lo, i64 hi)`. It runs the items lo..hi of
 a launch: its blocks, or whatever else the body divides it into; `args` is the address of the packed
 argument block (`cpu_launcher` says what is in it). What it returns, and what it writes through its
-first two pointers, is ignored: bodies cannot fail.
+first pointer, is ignored: bodies cannot fail. Where numba has a place for an exception they are
+given their *watch*: the address of `i1 poll(watch)`, which a body calls now and then in long loops,
+and then what `poll` needs. After a false a body returns at once.
 
     run(body, args, count, chunk, threads)      items 0..count, returns when all are done
     run_serial(body, args, count)               the same here, GIL held: for tiny launches
@@ -25,8 +27,8 @@ The rules that make it correct, and cheap:
   it looks at `epoch` for the last time, and a caller raises `epoch` before it looks for sleepers
   (both sequentially consistent), so no wake-up is lost. Wake-ups spread as a tree.
 * The GIL is released, and every `SLICE` the caller comes back for it so that Python's signal
-  handlers run. If one raises (Ctrl-C), the chunks not yet claimed are dropped, those that run are
-  waited for, and the exception goes on: a chunk is the unit of interruption.
+  handlers run, between two chunks or at a poll. If one raises (Ctrl-C), the chunks not yet claimed
+  are dropped, those that run end at their next poll and are waited for, and the exception goes on.
 * A forked child has no workers: `reset` makes the pool new there. A launch that was under way in
   the forking thread (a signal handler that forks) cannot be finished in the child: DeviceError.
 * Workers are detached, block signals, and are never joined, so the process can end at any time.
@@ -186,7 +188,7 @@ def _load() -> Native:
     ctypes.PYFUNCTYPE(None)(addresses["initialise"])()
     return Native(
         run=ctypes.PYFUNCTYPE(ctypes.c_int, *[word] * 5)(addresses["run"]),
-        serial=ctypes.PYFUNCTYPE(None, *[word] * 4)(addresses["serial"]),
+        serial=ctypes.PYFUNCTYPE(ctypes.c_int, *[word] * 4)(addresses["serial"]),
         reset=ctypes.PYFUNCTYPE(None)(addresses["reset"]),
         worker_count=ctypes.PYFUNCTYPE(word)(addresses["worker_count"]),
         launch=addresses["launch"],
@@ -235,7 +237,7 @@ def run(body_address: int, args_address: int, count: int, chunk: int, threads: i
     """Run items 0..count of a body on up to `threads` threads; return when all are done.
 
     `chunk` items are claimed at a time; 0, or -grain, lets the pool choose. The GIL is released. An
-    exception from a signal handler (KeyboardInterrupt) stops the launch between two chunks.
+    exception from a signal handler (KeyboardInterrupt) stops the launch.
     """
     if POSIX:
         native().run(body_address, args_address, count, chunk, threads)
@@ -244,13 +246,13 @@ def run(body_address: int, args_address: int, count: int, chunk: int, threads: i
 
 
 def run_serial(body_address: int, args_address: int, count: int) -> None:
-    """Run items 0..count on this thread, with the GIL held: for launches of microseconds."""
+    """Run items 0..count on this thread; the GIL is held until the first poll."""
     if count <= 0:
         return
     if POSIX:
         native().serial(body_address, args_address, 0, count)
     else:
-        hidden = ctypes.create_string_buffer(128)
+        hidden = ctypes.create_string_buffer(128)  # a watch of zeros: there is nobody to ask
         _BODY(body_address)(hidden, ctypes.addressof(hidden) + 64, args_address, 0, count)
 
 

@@ -77,7 +77,7 @@ HELD = {"index": "i64", "weak_int": "i64", "weak_float": "f64", "weak_complex": 
 AXES = "xyz"
 _SHORTS = "bool|i8|i16|i32|i64|u8|u16|u32|u64|f16|bf16|f32|f64|c64|c128"
 _RESERVED = re.compile(
-    rf"(.*_)?({_SHORTS})(_unaligned)?|word|pointer|offset|wrap|range|args|lo|hi|inf|nan"
+    rf"(.*_)?({_SHORTS})(_unaligned)?|word|pointer|offset|wrap|poll|range|args|lo|hi|inf|nan"
     r"|(stack|constant)_\d+|(grid|block|total)_[xyz]|shared_bytes"
 )
 
@@ -132,8 +132,7 @@ class Emitter:
         self.prelude()
         self.body(f.prologue, 1, keep_empty=True)
         self.body(f.body, 1)
-        for array in self.heap:
-            self.line(1, f"release({array})")
+        self.release(1)
         return Source(
             text="\n".join(self.text) + "\n",
             entry=entry,
@@ -141,6 +140,11 @@ class Emitter:
             lines=tuple(self.lines),
             options={**options, "constants": tuple(self.constants)},
         )
+
+    def release(self, depth: int) -> None:
+        """Give back memory from the heap, before each end of the kernel."""
+        for array in self.heap:
+            self.line(depth, f"release({array})")
 
     # ---- lines and names
 
@@ -293,6 +297,12 @@ class Emitter:
                 values = "".join(f", {bare(e(v))}" for v in operands[3:])
                 kinds = "".join(f"_{held(v.dtype)}" for v in operands[3:])
                 self.line(depth, f"report{kinds}(args, {where}{values})")
+            case Asm("cpu", "poll", (rounds,), (budget,)):
+                name = self.name(budget.name)
+                self.line(depth, f"{name} = poll({bare(e(rounds))})")
+                self.line(depth, f"if {name} == 0:")
+                self.release(depth + 1)
+                self.line(depth + 1, "return")
             case Asm("cpu", "prefetch", (Load(array, indices, field=None),)):
                 suffix, address = self.address(array, indices, None)
                 self.line(depth, f"prefetch_{suffix}({address})")

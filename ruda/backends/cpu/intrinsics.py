@@ -858,6 +858,40 @@ def _trips() -> Intrinsic:
     return Intrinsic(types.int64, (types.int64,) * 3, lower)
 
 
+def _poller(builder: Any) -> Any:
+    """An internal function (watch) that says whether to go on. Its address is the first word; it
+    touches nothing that the kernel can see."""
+    name = "ruda.poll"
+    found = builder.module.globals.get(name)
+    if found is not None:
+        return found
+    kind = ir.FunctionType(I1, [BYTES])
+    function = ir.Function(builder.module, kind, name)
+    function.linkage = "internal"
+    for attribute in ("noinline", "cold", "nounwind", "inaccessiblemem_or_argmemonly"):
+        function.attributes.add(attribute)
+    set.add(function.attributes, "willreturn")
+    b = ir.IRBuilder(function.append_basic_block("entry"))
+    (watch,) = function.args
+    set.add(watch.attributes, "nocapture")  # llvmlite does not know these words
+    pool = b.load(b.bitcast(watch, kind.as_pointer().as_pointer()))
+    with b.if_then(b.icmp_unsigned("==", pool, ir.Constant(pool.type, None))):
+        b.ret(I1(True))  # a thread without a pool: nobody to ask
+    b.ret(b.call(pool, [watch]))
+    return function
+
+
+def _poll() -> Intrinsic:
+    """`poll(budget)`: the budget, or 0 where the launch has been stopped."""
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        watch = builder.bitcast(builder.function.args[1], BYTES)
+        go_on = builder.call(_poller(builder), [watch])
+        return builder.select(go_on, a[0], I64(0))
+
+    return Intrinsic(types.int64, (types.int64,), lower)
+
+
 # ---- by name ----------------------------------------------------------------------------------
 _PATTERNS: tuple[tuple[str, Callable[..., Intrinsic | None]], ...] = (
     (rf"load_({DTYPE})(_unaligned|)", _load),
@@ -880,6 +914,7 @@ _PATTERNS: tuple[tuple[str, Callable[..., Intrinsic | None]], ...] = (
     (r"heap_(\d+)", _heap),
     (r"release", _release),
     (r"trips", _trips),
+    (r"poll", _poll),
     (rf"report((?:_(?:{DTYPE}))*)", _report),
     (r"inside_(\d+)", _inside),
     (rf"divisor_({DTYPE})", _divisor),

@@ -17,6 +17,7 @@ from ruda.jit.passes.indices import expand, simplify
 from ruda.jit.passes.jumps import structure_jumps
 from ruda.jit.passes.names import Names
 from ruda.jit.passes.phases import count_in_words, has_phases, split_phases
+from ruda.jit.passes.polls import poll_loops
 from ruda.jit.passes.predicate import predicate
 from ruda.jit.passes.prefetch import prefetch_rounds
 from ruda.jit.passes.strides import share_rounds
@@ -67,11 +68,13 @@ def accept_barriers(function: Function) -> Function:
 
 
 PIPELINE: dict[str, tuple[Pass, ...]] = {
-    "cpu": (simplify, join_conditions, remove_wraps, spread, hoist_guards, prefetch_rounds),
+    "cpu": (
+        simplify, join_conditions, remove_wraps, spread, hoist_guards, prefetch_rounds, poll_loops,
+    ),
     "wgpu": (simplify, join_conditions, remove_wraps, meet_in_phases),
     "cuda": (simplify, join_conditions, remove_wraps, accept_barriers, coarsen),
     "ascend": (simplify, join_conditions, remove_wraps, meet),
-}
+}  # fmt: skip
 
 
 def lower(function: Function, target: str) -> Function:
