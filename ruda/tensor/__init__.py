@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ruda import dtypes
-from ruda.tensor import creation, extras, fft, history, linalg, methods, tensor
+from ruda.tensor import creation, extras, fft, history, indexing, linalg, methods, tensor
 from ruda.tensor import grad as derivatives
 from ruda.tensor.ops import OPS
 from ruda.tensor.routing import device_of, elementwise, supports
@@ -47,6 +47,9 @@ for _name in (
     __all__ += [_name]
 no_grad = history.no_grad
 __all__ += ["no_grad"]
+for _name in ("argmax", "argmin", "nonzero", "scatter", "take", "take_along_axis"):
+    globals()[_name] = getattr(indexing, _name)
+    __all__ += [_name]
 globals().update(creation.LIBRARY)
 globals().update({name: getattr(extras, name) for name in extras.__all__})
 tensordot, vecdot = linalg.tensordot, linalg.vecdot

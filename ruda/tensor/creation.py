@@ -27,6 +27,7 @@ from ruda.tensor.tensor import (
     function,
     here,
     host_only,
+    t,
 )
 
 # ---- values --------------------------------------------------------------------------------------
@@ -366,7 +367,7 @@ def repeat(x: Tensor, repeats: Any, /, *, axis: int | None = None) -> Tensor:
     if counts.shape != (n,):
         raise ShapeError(f"{counts.shape} counts for {n} elements along axis {axis}")
     places = asarray(np.repeat(np.arange(n), counts), device=x.device)
-    return LIBRARY["take"](x, places, axis=k)  # type: ignore[no-any-return]
+    return t.take(x, places, axis=k)
 
 
 def diff(
@@ -401,11 +402,11 @@ def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Tensor:
     if x2.size == 0:
         found = full(x1.shape, False, device=x1.device)
     else:
-        ordered = LIBRARY["sort"](astype(reshape(x2.detach(), (-1,)), kind, copy=False))
+        ordered = t.sort(astype(reshape(x2.detach(), (-1,)), kind, copy=False))
         wanted = reshape(astype(x1.detach(), kind, copy=False), (-1,))
-        where = LIBRARY["searchsorted"](ordered, wanted)
+        where = t.searchsorted(ordered, wanted)
         where = function("minimum")(where, x2.size - 1)
-        found = reshape(LIBRARY["take"](ordered, where, axis=0) == wanted, x1.shape)
+        found = reshape(t.take(ordered, where, axis=0) == wanted, x1.shape)
     return function("logical_not")(found) if invert else found
 
 
@@ -575,9 +576,9 @@ def library(name: str, numpy: Any, doc: str) -> Any:
             refuse(name, *tensors)
         place = tensors[0].device if tensors else here(None)
         if name == "matmul" and not memory.on_host(place):
-            from ruda.tensor import primitives
+            from ruda.tensor.primitives import product
 
-            found = primitives.matmul(*(v.detach() for v in tensors))
+            found = product.matmul(*(v.detach() for v in tensors))
             return attach(found, name, functools.partial(_matmul_gradient, {}), tuple(values))
         plain = [host_only(v, f"`{name}`") if isinstance(v, Tensor) else v for v in values]
         named = {
@@ -665,21 +666,16 @@ LIBRARY_GRADIENTS: dict[str, Any] = {
     "matmul": _matmul_gradient,
     "cumulative_sum": _cumulative_sum_gradient,
     **{n: lambda options, g, out, *inputs: (None,) * len(inputs)
-       for n in ("argmax", "argmin", "nonzero", "searchsorted", "argsort")},
+       for n in ("searchsorted", "argsort")},
 }  # fmt: skip
 LIBRARY = {
     name: library(name, numpy, doc)
     for name, numpy, doc in (
-        ("argmax", np.argmax, "The index of the greatest element, along `axis` or of all."),
-        ("argmin", np.argmin, "The index of the least element, along `axis` or of all."),
-        ("nonzero", np.nonzero, "The indices of the elements that are not zero."),
         ("searchsorted", np.searchsorted, "Where values go in a sorted tensor."),
         ("sort", _sort, "The elements in order along `axis`, NaN last."),
         ("argsort", _argsort, "Indices that put the elements in order, equal ones as they stood."),
         ("cumulative_sum", _cumulative(np.cumulative_sum), "Sums up to each element."),
         ("cumulative_prod", _cumulative(np.cumulative_prod), "Products up to each element."),
-        ("take", np.take, "Elements at indices along an axis."),
-        ("take_along_axis", np.take_along_axis, "Elements at an index for each place."),
         ("unique_all", np.unique_all, "Values that differ, where they stand first, and how often."),
         ("unique_counts", np.unique_counts, "Values that differ, and how often they stand."),
         ("unique_inverse", np.unique_inverse, "Values that differ, and which of them each is."),

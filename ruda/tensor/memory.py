@@ -78,3 +78,36 @@ def view(buffer: Any, seen: View) -> Any:
         buffer._backend, buffer.storage, seen.shape, buffer.dtype, strides,
         buffer.offset + seen.offset * itemsize,
     )  # fmt: skip
+
+
+def repeat(buffer: Any, shape: tuple[int, ...]) -> Any:
+    """A buffer at a shape, without a copy: axes of length 1 repeat."""
+    strides = tuple(
+        s if n == m else 0 for n, m, s in zip(buffer.shape, shape, buffer.strides, strict=True)
+    )
+    if isinstance(buffer, np.ndarray):
+        return np.lib.stride_tricks.as_strided(buffer, shape, strides)
+    return DeviceArray(buffer._backend, buffer.storage, shape, buffer.dtype, strides, buffer.offset)
+
+
+def words(buffer: Any, dtype: np.dtype[Any]) -> Any:
+    """The bytes of a buffer without gaps at another dtype, along a new last axis."""
+    count = buffer.dtype.itemsize // dtype.itemsize
+    shape = (*buffer.shape, count)
+    strides = (*buffer.strides, dtype.itemsize)
+    if isinstance(buffer, np.ndarray):
+        return np.lib.stride_tricks.as_strided(buffer.reshape(-1).view(dtype), shape, strides)
+    return DeviceArray(buffer._backend, buffer.storage, shape, dtype, strides, buffer.offset)
+
+
+def parts(buffer: Any) -> tuple[Any, Any]:
+    """The real and the imaginary parts of a buffer of complex numbers, in place."""
+    if isinstance(buffer, np.ndarray):
+        return buffer.real, buffer.imag
+    half = np.dtype(f"f{buffer.dtype.itemsize // 2}")
+    rest = buffer.shape, half, buffer.strides
+    real, imaginary = (
+        DeviceArray(buffer._backend, buffer.storage, *rest, buffer.offset + k * half.itemsize)
+        for k in (0, 1)
+    )
+    return real, imaginary

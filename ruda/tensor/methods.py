@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ruda.tensor import indexing
 from ruda.tensor.creation import LIBRARY, matrix_transpose, mean, permute_dims, squeeze, std, var
 from ruda.tensor.extras import dot, ravel, swapaxes, trace
 from ruda.tensor.linalg import diagonal
@@ -18,13 +19,13 @@ from ruda.tensor.routing import call_reduce, call_vectorized
 from ruda.tensor.tensor import Tensor, astype, copy_of, function, reshape
 
 ALONG_AXIS = {
-    "mean": mean, "std": std, "var": var, "argmax": LIBRARY["argmax"], "argmin": LIBRARY["argmin"],
+    "mean": mean, "std": std, "var": var, "argmax": indexing.argmax, "argmin": indexing.argmin,
     "argsort": LIBRARY["argsort"], "cumsum": LIBRARY["cumulative_sum"],
     "cumprod": LIBRARY["cumulative_prod"],
 }  # fmt: skip
-PLAIN = {
+PLAIN: dict[str, Callable[..., Any]] = {
     "astype": astype, "clip": function("clip"), "copy": copy_of, "diagonal": diagonal, "dot": dot,
-    "flatten": lambda x: copy_of(ravel(x)), "nonzero": LIBRARY["nonzero"], "ravel": ravel,
+    "flatten": lambda x: copy_of(ravel(x)), "nonzero": indexing.nonzero, "ravel": ravel,
     "swapaxes": swapaxes, "trace": trace,
 }  # fmt: skip
 

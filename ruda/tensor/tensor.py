@@ -26,6 +26,7 @@ from ruda.tensor.history import History, attach, recording, refuse
 from ruda.tensor.memory import View
 from ruda.tensor.opdef import in_kernel
 from ruda.tensor.ops import OPS
+from ruda.tensor.primitives import run
 
 Index = Any
 
@@ -249,34 +250,33 @@ class Tensor:
 
     def __getitem__(self, key: Index) -> Tensor:
         items = key if isinstance(key, tuple) else (key,)
-        if any(_is_array(i) for i in items):
-            out = self._gather(items)
+        if any(is_array(i) for i in items):
+            from ruda.tensor import indexing
+
+            out = from_buffer(indexing.read(self, items), self.device)
         else:
             out = self._through(basic_view(self._seen(), items))
         if self._history is not None:
+            from ruda.tensor.indexing import scattered
+
             attach(out, "indexing", lambda g, out, x: (scattered(g, x, items),), (self,))
         return out
 
-    def _gather(self, items: tuple[Any, ...]) -> Tensor:
-        host = host_only(self, "indexing by arrays")
-        return from_buffer(np.array(host[_numpy_index(items)], order="C"), self.device)
-
     def __setitem__(self, key: Index, value: Any) -> None:
+        from ruda.tensor import indexing
+
         items = key if isinstance(key, tuple) else (key,)
         refuse("writing into a tensor", self, value)
         view = None
-        if not any(_is_array(i) for i in items):
+        if not any(is_array(i) for i in items):
             view = basic_view(self._seen(), items)
         source = value if isinstance(value, Tensor) else asarray(value, device=self.device)
-        check_assignable(source, self.dtype, isinstance(value, tuple(WEAK)))
+        indexing.check_assignable(source, self.dtype)
         self._own()
-        target = self._storage.node.value
         if view is None:
-            host = host_only(self, "indexing by arrays")
-            with np.errstate(all="ignore"):
-                host[_numpy_index(items)] = memory.to_host(source.buffer())
+            indexing.write(self, items, source)
             return
-        here = memory.view(target, view)
+        here = memory.view(self._storage.node.value, view)
         if source.shape != view.shape:
             graph.broadcast("assignment", [view.shape, source.shape])
             source = broadcast_to(source, view.shape)
@@ -284,7 +284,9 @@ class Tensor:
             with np.errstate(all="ignore"):
                 here[...] = source.buffer()
         else:
-            here.copy_to_device(astype(source, self.dtype).buffer())
+            shares = source._storage is self._storage
+            whole = copied(source) if shares else astype(source, self.dtype).buffer()
+            run.copy(here, whole, self.device)
 
     def _own(self) -> None:
         """Make sure that the storage's memory is seen by its own handles alone."""
@@ -294,10 +296,7 @@ class Tensor:
         # Seen by: the storage, this name, getrefcount's argument. All else is a pending op.
         if node.exported or sys.getrefcount(node) > 3:
             copy = memory.allocate(node.shape, node.dtype, node.device)
-            if isinstance(copy, np.ndarray):
-                copy[...] = node.value
-            else:
-                copy.copy_to_device(node.value)
+            run.copy(copy, node.value, node.device)
             self._storage.replace(graph.leaf(copy, node.dtype, node.device))
 
     # -- protocols --
@@ -397,19 +396,6 @@ NUMPY_NAMES = {
 }  # fmt: skip
 
 
-def scattered(g: Tensor, x: Tensor, items: tuple[Any, ...]) -> Tensor:
-    """Zeros like `x` with `g` added where an index selects."""
-    from ruda.tensor.creation import zeros
-
-    out = zeros(x.shape, dtype=g.dtype, device=x.device)
-    if any(_is_array(i) for i in items):
-        target = host_only(out, "indexing by arrays")
-        np.add.at(target, _numpy_index(items), g.buffer())
-    else:
-        out[items] = g.detach()
-    return attach(out, "scatter", lambda h, out, g: (h[items],), (g,))
-
-
 def host_only(t: Tensor, what: str) -> np.ndarray[Any, Any]:
     """The memory of a tensor that NumPy reaches, or an error that says what is missing."""
     if not memory.on_host(t.device):
@@ -420,15 +406,6 @@ def host_only(t: Tensor, what: str) -> np.ndarray[Any, Any]:
         )
     found: np.ndarray[Any, Any] = t.buffer()
     return found
-
-
-def check_assignable(source: Tensor, dtype: DType, weak: bool) -> None:
-    """A write never changes the kind of what is written, but for Python numbers that fit."""
-    rank = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
-    if rank[source.dtype.kind] > rank[dtype.kind]:
-        raise DTypeError(
-            f"cannot write {source.dtype} into a tensor of {dtype}; convert with `astype`"
-        )
 
 
 def realize(*tensors: Tensor) -> None:
@@ -498,10 +475,7 @@ def copy_of(x: Tensor) -> Tensor:
 
 def copied(t: Tensor) -> Any:
     out = memory.allocate(t.shape, t.dtype, t.device)
-    if isinstance(out, np.ndarray):
-        out[...] = t.buffer()
-    else:
-        out.copy_to_device(t.buffer())
+    run.copy(out, t.buffer(), t.device)
     return out
 
 
@@ -737,17 +711,13 @@ def conversion(dtype: DType) -> Any:
 # ---- views ---------------------------------------------------------------------------------------
 
 
-def _is_array(item: Any) -> bool:
+def is_array(item: Any) -> bool:
     """Whether an index picks elements by arrays: not an integer, slice, None or `...`."""
     if isinstance(item, Tensor):
         return item.ndim > 0 or item.dtype.kind == "bool"
     return isinstance(item, list | bool | np.bool_) or (
         isinstance(item, np.ndarray) and (item.ndim > 0 or item.dtype.kind == "b")
     )
-
-
-def _numpy_index(items: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(np.asarray(i) if isinstance(i, Tensor | list) else i for i in items)
 
 
 def basic_view(seen: View, items: tuple[Any, ...]) -> View:

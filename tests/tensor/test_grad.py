@@ -101,6 +101,12 @@ MOVES = [
     lambda x: x[0] @ x[1], lambda x: ruda.astype(x, "float64", copy=True),
     lambda x: ruda.cumulative_sum(x, axis=1), lambda x: ruda.reshape(x.T, (-1,)),
     lambda x: ruda.moveaxis(x, 0, 1), lambda x: ruda.squeeze(x[:1], axis=0),
+    lambda x: ruda.take(x, [2, 0, 2], axis=1), lambda x: x[[0, 1], [2, 2]],
+    lambda x: ruda.take_along_axis(x, ruda.asarray([[1], [3], [1]]), axis=1),
+    *(
+        lambda x, mode=mode: ruda.scatter(x, [1, 0, 1], x[:, :3] * 2, axis=1, mode=mode)
+        for mode in ("set", "add", "min", "max")
+    ),
 ]  # fmt: skip
 
 

@@ -1,0 +1,136 @@
+"""How the kernels of this package are launched, and by whom NumPy is asked instead.
+
+On the CPU NumPy's library calls do the same without a compiler: they are taken there, and the
+kernels everywhere else. `RUDA_FUSION=verify` runs both on the CPU and compares.
+"""
+
+# mypy: disable-error-code="no-untyped-def,comparison-overlap,operator,index,arg-type,call-overload"
+# What kernels take has the types of the kernel language, of which mypy knows nothing.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ruda import backends
+from ruda.dtypes import DType, as_dtype, int32, int64
+from ruda.errors import DeviceError, RudaError
+from ruda.jit import jit
+from ruda.jit.language import constexpr, grid
+from ruda.settings import settings
+from ruda.tensor import lower, memory
+
+BLOCK = 256
+
+
+def tile_shape(device: str) -> tuple[int, int]:
+    """(threads of a block, elements of a thread) where a block shares memory."""
+    return (16, 2) if device == "sim" else (BLOCK, 8)  # a small tile tells the interpreter as much
+
+
+def choose(
+    name: str, device: str, by_numpy: Callable[[], Any], by_kernel: Callable[[], Any]
+) -> Any:
+    """The result of an op on a device, as buffers: NumPy's on the CPU, else the kernels'."""
+    if device != "cpu":
+        return by_kernel()
+    numpys = by_numpy()
+    if settings.fusion == "verify":
+        compare(name, by_kernel(), numpys)
+    return numpys
+
+
+def compare(name: str, ours: Any, numpys: Any) -> None:
+    """The kernels' results are NumPy's; those of floats to rounding."""
+    if isinstance(ours, tuple):
+        for mine, theirs in zip(ours, numpys, strict=True):
+            compare(name, mine, theirs)
+        return
+    exact = ours.dtype.kind in "biu" or ours.dtype.itemsize < 4
+    tolerance = 0.0 if exact else 1e3 * float(np.finfo(ours.dtype).eps)
+    same = ours.shape == numpys.shape and (
+        np.array_equal(ours.astype("f4"), numpys.astype("f4"), equal_nan=True)
+        if exact and ours.dtype.kind not in "biu"
+        else np.array_equal(ours, numpys)
+        if exact
+        else np.allclose(ours, numpys, rtol=tolerance, atol=tolerance, equal_nan=True)
+    )
+    if not same:
+        raise RudaError(f"`{name}`: the kernels give {ours!r}\nNumPy {numpys!r}")
+
+
+def launch(name: str, device: str, kernel: Any, grid: Any, block: int, *arguments: Any) -> None:
+    """Run a kernel on buffers of a device."""
+    backend: Any = backends.get(device)
+    try:
+        kernel[grid, block](*(mapped(a, backend, device) for a in arguments))
+    except NotImplementedError as error:
+        raise DeviceError(f"`{name}` on {device}: {error}") from None
+
+
+def each(name: str, device: str, kernel: Any, count: int, *arguments: Any) -> None:
+    """Run a flat kernel with a thread for each of `count` elements."""
+    if count:
+        launch(name, device, kernel, -(-count // BLOCK), BLOCK, *arguments)
+
+
+def mapped(value: Any, backend: Any, device: str) -> Any:
+    """Memory of the host as an array of the host's device, `cpu` or `sim`."""
+    if not isinstance(value, np.ndarray):
+        return value
+    if not value.flags.writeable:
+        value = np.array(value)
+    return backend.map(value, device)
+
+
+@jit(wraparound=False)
+def fill(out, value: constexpr):
+    """out[i] = value."""
+    i = grid(1)
+    if i < out.size:
+        out[i] = value
+
+
+def full(shape: tuple[int, ...], value: Any, dtype: DType, device: str) -> Any:
+    """A new buffer of one value."""
+    out = memory.allocate(shape, dtype, device)
+    each("full", device, fill, out.size, out.reshape(-1), value)
+    return out
+
+
+def copy(target: Any, source: Any, device: str) -> None:
+    """target[...] = source, of equal shapes and dtypes, with any strides, on the device."""
+    from ruda.tensor.tensor import conversion
+
+    kind = as_dtype(source.dtype)
+    if memory.on_host(device):
+        target[...] = source
+        return
+    if target.size == 0:
+        return
+    one = target.dtype.itemsize  # of axes of length 1, of which the result keeps one
+    there = tuple(one if n == 1 else s for n, s in zip(target.shape, target.strides, strict=True))
+    here = tuple(0 if n == 1 else s for n, s in zip(source.shape, source.strides, strict=True))
+    shape, (there, here) = lower.merge(source.shape, [there, here])
+    axes = tuple(a for a, s in enumerate(here) if s != 0)
+    same = ((conversion(kind).name, (("array", 0),), (kind,)),)
+    group = lower.Group(same, ((kind, axes),), (), (0,), len(shape))
+    operands = lower.strided(target, shape, there), lower.strided(source, shape, here)
+    lower.launch(lower.lowered(group), shape, device, operands)
+
+
+def has_int64(device: str) -> bool:
+    """Whether kernels of a device compute with 64-bit integers."""
+    return bool(backends.get(device).target(device).get("int64", True))
+
+
+def index_dtype(device: str) -> DType:
+    """What indices are on a device: int64 where it computes in it."""
+    return int64 if has_int64(device) else int32
+
+
+def is_checked(device: str) -> bool:
+    """Whether an index out of range is reported; else kernels stay inside the array."""
+    return bool(settings.check) or device == "sim"

@@ -1,0 +1,200 @@
+"""Sums, products and extremes up to each element, in work linear in the elements.
+
+A block takes a tile of one line. First each tile is reduced to a total; the totals are scanned in
+the same way; then each tile is scanned with the total of what lies before it. No block waits for
+another one. Many short lines get a thread each.
+
+A segment begins where `starts` is not zero: there a scan forgets what came before. With segments a
+total is (the value since the last start, whether there was a start).
+"""
+
+# mypy: disable-error-code="no-untyped-def,comparison-overlap,operator,index,arg-type,call-overload"
+# What kernels take has the types of the kernel language, of which mypy knows nothing.
+
+from __future__ import annotations
+
+from typing import Any
+
+from ruda.dtypes import DType, int32
+from ruda.jit import jit
+from ruda.jit.language import blockIdx, constexpr, grid, shared, syncthreads, threadIdx
+from ruda.tensor import memory
+from ruda.tensor.primitives.run import BLOCK, each, launch, tile_shape
+
+SHORT = 64  # elements of a line that one thread scans, if there are many lines
+
+
+@jit
+def combine(a, b, how: constexpr):
+    """Of a value and the next one."""
+    if how == "sum":
+        return a + b
+    if how == "prod":
+        return a * b
+    if how == "max":
+        return max(a, b)
+    return min(a, b)
+
+
+@jit(wraparound=False)
+def scan_lines(x, starts, out, wide: constexpr, how: constexpr, identity: constexpr,
+               exclusive: constexpr):  # fmt: skip
+    """A thread scans a line."""
+    line = grid(1)
+    if line < x.shape[0] * x.shape[2]:
+        p = line // x.shape[2]
+        r = line % x.shape[2]
+        value = wide(identity)
+        for i in range(x.shape[1]):
+            if starts is not None:
+                if starts[p, i, r] != 0:
+                    value = wide(identity)
+            if exclusive:
+                out[p, i, r] = out.dtype.type(value)
+            value = combine(value, wide(x[p, i, r]), how)
+            if not exclusive:
+                out[p, i, r] = out.dtype.type(value)
+
+
+@jit(wraparound=False)
+def tile_totals(x, starts, totals, opened, block: constexpr, items: constexpr, how: constexpr,
+                identity: constexpr):  # fmt: skip
+    """totals[p, tile, r]: of all elements of a tile (since the last start in it)."""
+    value = shared.array(block, totals.dtype)
+    mark = shared.array(block, int32)
+    t = threadIdx.x
+    tiles = totals.shape[1]
+    tile = blockIdx.x % tiles
+    p = blockIdx.x // tiles // x.shape[2]
+    r = blockIdx.x // tiles % x.shape[2]
+    total = totals.dtype.type(identity)
+    broken = 0
+    for k in range(items):
+        i = (tile * block + t) * items + k
+        if i < x.shape[1]:
+            if starts is not None:
+                if starts[p, i, r] != 0:
+                    total = totals.dtype.type(identity)
+                    broken = 1
+            total = combine(total, totals.dtype.type(x[p, i, r]), how)
+    value[t] = total
+    mark[t] = broken
+    syncthreads()
+    distance = 1
+    while distance < block:
+        if t % (2 * distance) == 0:
+            if mark[t + distance] != 0:
+                value[t] = value[t + distance]
+                mark[t] = 1
+            else:
+                value[t] = combine(value[t], value[t + distance], how)
+        distance *= 2
+        syncthreads()
+    if t == 0:
+        totals[p, tile, r] = value[0]
+        if starts is not None:
+            opened[p, tile, r] = mark[0]
+
+
+@jit(wraparound=False)
+def scan_tiles(x, starts, before, out, block: constexpr, items: constexpr, wide: constexpr,
+               how: constexpr, identity: constexpr, exclusive: constexpr):  # fmt: skip
+    """A block scans a tile; before[p, tile, r] is the scan of the totals."""
+    value = shared.array((2, block), wide)
+    mark = shared.array((2, block), int32)
+    t = threadIdx.x
+    tiles = (x.shape[1] + block * items - 1) // (block * items)
+    tile = blockIdx.x % tiles
+    p = blockIdx.x // tiles // x.shape[2]
+    r = blockIdx.x // tiles % x.shape[2]
+    first = (tile * block + t) * items
+    total = wide(identity)
+    broken = 0
+    for k in range(items):
+        if first + k < x.shape[1]:
+            if starts is not None:
+                if starts[p, first + k, r] != 0:
+                    total = wide(identity)
+                    broken = 1
+            total = combine(total, wide(x[p, first + k, r]), how)
+    value[0, t] = total
+    mark[0, t] = broken
+    syncthreads()
+    source = 0
+    distance = 1
+    while distance < block:  # value[source, t]: of threads t - distance + 1 to t
+        total = value[source, t]
+        broken = mark[source, t]
+        if t >= distance and broken == 0:
+            total = combine(value[source, t - distance], total, how)
+            broken = mark[source, t - distance]
+        value[1 - source, t] = total
+        mark[1 - source, t] = broken
+        source = 1 - source
+        distance *= 2
+        syncthreads()
+    total = wide(identity)
+    broken = 0
+    if t > 0:
+        total = value[source, t - 1]
+        broken = mark[source, t - 1]
+    if before is not None:
+        if tile > 0 and broken == 0:
+            total = combine(before[p, tile - 1, r], total, how)
+    for k in range(items):
+        if first + k < x.shape[1]:
+            if starts is not None:
+                if starts[p, first + k, r] != 0:
+                    total = wide(identity)
+            if exclusive:
+                out[p, first + k, r] = out.dtype.type(total)
+            total = combine(total, wide(x[p, first + k, r]), how)
+            if not exclusive:
+                out[p, first + k, r] = out.dtype.type(total)
+
+
+def identity_of(how: str, dtype: DType) -> Any:
+    """What changes nothing that it is combined with."""
+    if how in ("sum", "prod"):
+        return int(how == "prod")
+    if dtype.is_integer:
+        return dtype.range[how == "min"]
+    return float("-inf") if how == "max" else float("inf")
+
+
+def scan(
+    x: Any,
+    out: Any,
+    wide: DType,
+    device: str,
+    name: str,
+    *,
+    how: str = "sum",
+    exclusive: bool = False,
+    starts: Any = None,
+) -> None:
+    """Scan buffers (outer, n, inner) along the middle axis, computing at dtype `wide`."""
+    outer, n, inner = x.shape
+    lines = outer * inner
+    if not lines * n:
+        return
+    identity = identity_of(how, wide)
+    if n <= SHORT or lines >= max(n, 16 * BLOCK):
+        each(name, device, scan_lines, lines, x, starts, out, wide, how, identity, exclusive)
+        return
+    block, items = tile_shape(device)
+    tiles = -(-n // (block * items))
+    before = None
+    if tiles > 1:
+        totals = memory.allocate((outer, tiles, inner), wide, device)
+        opened = None if starts is None else memory.allocate(totals.shape, int32, device)
+        launch(
+            name, device, tile_totals, tiles * lines, block,
+            x, starts, totals, opened, block, items, how, identity,
+        )  # fmt: skip
+        before = memory.allocate((outer, tiles, inner), wide, device)
+        scan(totals, before, wide, device, name, how=how, starts=opened)
+    launch(
+        name, device, scan_tiles, tiles * lines, block,
+        x, starts, before, out, block, items, wide, how, identity, exclusive,
+    )  # fmt: skip
