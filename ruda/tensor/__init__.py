@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ruda import dtypes
-from ruda.tensor import creation, extras, fft, history, indexing, linalg, methods, tensor
+from ruda.tensor import creation, extras, fft, history, indexing, linalg, methods, ordering, tensor
 from ruda.tensor import grad as derivatives
 from ruda.tensor.ops import OPS
 from ruda.tensor.routing import device_of, elementwise, supports
@@ -50,6 +50,9 @@ __all__ += ["no_grad"]
 for _name in ("argmax", "argmin", "nonzero", "scatter", "take", "take_along_axis"):
     globals()[_name] = getattr(indexing, _name)
     __all__ += [_name]
+sort = ordering.sorted_
+globals().update({name: getattr(ordering, name) for name in ordering.__all__})
+__all__ += ["sort", *ordering.__all__]
 globals().update(creation.LIBRARY)
 globals().update({name: getattr(extras, name) for name in extras.__all__})
 tensordot, vecdot = linalg.tensordot, linalg.vecdot

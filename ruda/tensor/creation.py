@@ -610,29 +610,6 @@ def wrapped(found: Any, place: str) -> Any:
     return found
 
 
-def _sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
-    out = np.sort(x, axis=axis, stable=True)
-    return np.flip(out, axis) if descending else out
-
-
-def _argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
-    if not descending:
-        return np.argsort(x, axis=axis, stable=True)
-    n = x.shape[axis] if x.ndim else 1
-    return n - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, stable=True), axis)
-
-
-def _cumulative(function: Any) -> Any:
-    def cumulative(
-        x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
-    ) -> Any:
-        if dtype is not None:
-            dtype = as_dtype(dtype).numpy
-        return function(x, axis=axis, dtype=dtype, include_initial=include_initial)
-
-    return cumulative
-
-
 def _matmul_gradient(
     options: Any, g: Tensor, out: Tensor, x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -652,34 +629,13 @@ def _matmul_gradient(
     return left, right
 
 
-def _cumulative_sum_gradient(options: Any, g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
-    axis = options.get("axis")
-    k = as_axes(0 if axis is None else axis, x.ndim)[0]
-    if options.get("include_initial"):
-        g = g[(*(slice(None),) * k, slice(1, None))]
-    total = LIBRARY["cumulative_sum"](flip(g, axis=k), axis=k)
-    return (flip(total, axis=k),)
-
-
 # (options, gradient of the result, result, *inputs); what has none refuses to be differentiated.
 LIBRARY_GRADIENTS: dict[str, Any] = {
     "matmul": _matmul_gradient,
-    "cumulative_sum": _cumulative_sum_gradient,
-    **{n: lambda options, g, out, *inputs: (None,) * len(inputs)
-       for n in ("searchsorted", "argsort")},
 }  # fmt: skip
 LIBRARY = {
     name: library(name, numpy, doc)
     for name, numpy, doc in (
-        ("searchsorted", np.searchsorted, "Where values go in a sorted tensor."),
-        ("sort", _sort, "The elements in order along `axis`, NaN last."),
-        ("argsort", _argsort, "Indices that put the elements in order, equal ones as they stood."),
-        ("cumulative_sum", _cumulative(np.cumulative_sum), "Sums up to each element."),
-        ("cumulative_prod", _cumulative(np.cumulative_prod), "Products up to each element."),
-        ("unique_all", np.unique_all, "Values that differ, where they stand first, and how often."),
-        ("unique_counts", np.unique_counts, "Values that differ, and how often they stand."),
-        ("unique_inverse", np.unique_inverse, "Values that differ, and which of them each is."),
-        ("unique_values", np.unique_values, "Values that differ."),
         ("matmul", np.matmul, "The matrix product."),
     )
 }  # fmt: skip

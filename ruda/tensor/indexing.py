@@ -349,7 +349,10 @@ def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
         places = reshape(_flags(x), (-1,)).buffer()
         return select.nonzero(places, x.shape, x.device, "nonzero")
 
-    found = run.choose("nonzero", x.device, lambda: np.nonzero(plain(x)), by_kernel)
+    def by_numpy() -> Any:
+        return tuple(np.ascontiguousarray(k) for k in np.nonzero(plain(x)))
+
+    found = run.choose("nonzero", x.device, by_numpy, by_kernel)
     return tuple(from_buffer(f, x.device) for f in found)
 
 

@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from ruda.tensor import indexing
-from ruda.tensor.creation import LIBRARY, matrix_transpose, mean, permute_dims, squeeze, std, var
+from ruda.tensor import indexing, ordering
+from ruda.tensor.creation import matrix_transpose, mean, permute_dims, squeeze, std, var
 from ruda.tensor.extras import dot, ravel, swapaxes, trace
 from ruda.tensor.linalg import diagonal
 from ruda.tensor.ops import OPS
 from ruda.tensor.routing import call_reduce, call_vectorized
 from ruda.tensor.tensor import Tensor, astype, copy_of, function, reshape
 
-ALONG_AXIS = {
+ALONG_AXIS: dict[str, Callable[..., Any]] = {
     "mean": mean, "std": std, "var": var, "argmax": indexing.argmax, "argmin": indexing.argmin,
-    "argsort": LIBRARY["argsort"], "cumsum": LIBRARY["cumulative_sum"],
-    "cumprod": LIBRARY["cumulative_prod"],
+    "argsort": ordering.argsort, "cumsum": ordering.cumulative_sum,
+    "cumprod": ordering.cumulative_prod,
 }  # fmt: skip
 PLAIN: dict[str, Callable[..., Any]] = {
     "astype": astype, "clip": function("clip"), "copy": copy_of, "diagonal": diagonal, "dot": dot,

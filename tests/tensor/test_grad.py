@@ -85,6 +85,11 @@ def test_the_gradient_of_a_product_with_zeros():
     assert ruda.grad(ruda.prod)(ruda.asarray([0.0, 0.0, 3.0])).tolist() == [0, 0, 0]
 
 
+def test_the_gradient_of_cumulative_products_with_zeros():
+    for a in ([2.0, 0.0, 3.0, 4.0], [0.0, 2.0, 0.0, 3.0], [0.0, 0.0]):
+        ruda.gradcheck(ruda.cumulative_prod, np.array(a))
+
+
 def test_ties_share():
     x = ruda.asarray([1.0, 3.0, 3.0])
     assert ruda.grad(ruda.max)(x).tolist() == [0, 0.5, 0.5]
@@ -103,6 +108,15 @@ MOVES = [
     lambda x: ruda.moveaxis(x, 0, 1), lambda x: ruda.squeeze(x[:1], axis=0),
     lambda x: ruda.take(x, [2, 0, 2], axis=1), lambda x: x[[0, 1], [2, 2]],
     lambda x: ruda.take_along_axis(x, ruda.asarray([[1], [3], [1]]), axis=1),
+    lambda x: ruda.sort(x, axis=0), lambda x: ruda.sort(x, axis=1, descending=True),
+    lambda x: ruda.topk(x, 2).values, lambda x: ruda.cummax(x, axis=1),
+    lambda x: ruda.cummin(x, axis=0), lambda x: ruda.cumulative_prod(x, axis=1),
+    lambda x: ruda.cumulative_prod(x, axis=0, include_initial=True),
+    lambda x: ruda.cumulative_prod(x, axis=1, exclusive=True),
+    lambda x: ruda.cumulative_sum(x, axis=0, include_initial=True),
+    lambda x: ruda.cumulative_sum(x, axis=1, exclusive=True),
+    lambda x: ruda.segmented_scan(x, ruda.asarray(np.eye(3, 4, 1) > 0), axis=1),
+    lambda x: ruda.segmented_scan(x, ruda.asarray(np.eye(3, 4) > 0), axis=0, exclusive=True),
     *(
         lambda x, mode=mode: ruda.scatter(x, [1, 0, 1], x[:, :3] * 2, axis=1, mode=mode)
         for mode in ("set", "add", "min", "max")

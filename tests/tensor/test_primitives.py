@@ -14,6 +14,7 @@ import pytest
 import ruda
 from ruda import dtypes
 from ruda.errors import CheckError, DTypeError, ShapeError
+from ruda.tensor.ops import OPS
 
 LONG = os.environ.get("RUDA_LONG_TESTS") == "1"
 FEW = [dtypes.float32, dtypes.int32]  # kernels for the host take a third of a second each
@@ -256,3 +257,208 @@ def test_what_is_not_zero(shape, device, rng):
     for f, w in zip(found, wanted, strict=True):
         agree(f, w)
     agree(ruda.count_nonzero(ruda.asarray(a, device=device)), np.count_nonzero(a))
+
+
+# ---- scans ---------------------------------------------------------------------------------------
+
+SCANS = {
+    "cumulative_sum": np.add, "cumulative_prod": np.multiply, "cummax": np.maximum,
+    "cummin": np.minimum,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCANS)
+@pytest.mark.parametrize("shape", [(0,), (1,), (5,), (7, 3), (130,), (3, 70, 2), (5000,)])
+def test_scans_match_numpy(name, shape, device, rng):
+    if device == "sim" and shape == (5000,):
+        shape = (200,)
+    a = rng.uniform(0.9, 1.1, shape).astype("f4")
+    x = ruda.asarray(a, device=device)
+    for axis in range(len(shape)):
+        found = getattr(ruda, name)(x, axis=axis)
+        wanted = SCANS[name].accumulate(a.astype("f8"), axis=axis)
+        assert found.dtype == ruda.float32
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=2e-5)
+
+
+def test_scans_of_every_dtype(device, rng):
+    for dtype in dtypes_of(device):
+        a = rng.integers(0, 5, (2, 150)).astype(dtype.numpy)
+        x = ruda.asarray(a, device=device)
+        found = ruda.cumulative_sum(x, axis=1)
+        wanted = np.cumsum(a.astype("c16" if dtype.kind == "complex" else "f8"), axis=1)
+        assert found.dtype == OPS["sum"].dtypes((dtype,))[1]
+        agree(found, wanted.astype(found.dtype.numpy))
+        if dtype.kind not in ("complex", "bool"):
+            a = values(rng, dtype, (2, 150))
+            a[0, :100] = np.where(a[0, :100] == a[0, :100], a[0, :100], 0)
+            x = ruda.asarray(a, device=device)
+            agree(ruda.cummax(x, axis=1), np.maximum.accumulate(a, axis=1))
+
+
+def test_integers_are_summed_in_64_bits(device):
+    x = ruda.asarray(np.full(3, 100, "i1"), device=device)
+    agree(ruda.cumulative_sum(x), [100, 200, 300])
+    agree(ruda.cumulative_sum(x, dtype="int8"), np.array([100, -56, 44], "i1"))
+
+
+@pytest.mark.parametrize("n", [0, 1, 70, 3000])
+def test_scans_with_a_first_value_and_without_the_own_one(n, device, rng):
+    n = min(n, 100) if device == "sim" else n
+    a = rng.integers(-5, 5, (2, n)).astype("i4")
+    x = ruda.asarray(a, device=device)
+    sums = np.cumulative_sum(a, axis=1, include_initial=True)
+    agree(ruda.cumulative_sum(x, axis=1, include_initial=True), sums)
+    agree(ruda.cumulative_sum(x, axis=1, exclusive=True), sums[:, :-1])
+    if n and LONG:
+        agree(ruda.cumulative_prod(x, axis=1, exclusive=True)[:, 0], [1, 1])
+
+
+@pytest.mark.parametrize("n", [1, 70, 3000])
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_segmented_scans(n, exclusive, device, rng):
+    n = min(n, 100) if device == "sim" else n
+    a, starts = rng.integers(-5, 5, n).astype("i4"), rng.random(n) < 0.05
+    x, marks = ruda.asarray(a, device=device), ruda.asarray(starts, device=device)
+    wanted = np.empty(n, "i8")
+    total = 0
+    for k in range(n):
+        total = 0 if starts[k] else total
+        wanted[k] = total if exclusive else total + a[k]
+        total += a[k]
+    agree(ruda.segmented_scan(x, marks, exclusive=exclusive), wanted)
+
+
+def test_wrong_scans():
+    with pytest.raises(ShapeError, match=r"`cumulative_sum` of a tensor of shape .* needs an"):
+        ruda.cumulative_sum(ruda.zeros((2, 2)))
+    with pytest.raises(DTypeError, match="`max` is not defined for"):
+        ruda.cummax(ruda.asarray([1j]))
+    with pytest.raises(ValueError, match="both put a value first"):
+        ruda.cumulative_sum(ruda.zeros(2), include_initial=True, exclusive=True)
+    with pytest.raises(ValueError, match="op='mean'; there are sum, prod, max, min"):
+        ruda.segmented_scan(ruda.zeros(2), ruda.zeros(2), op="mean")
+
+
+# ---- orders --------------------------------------------------------------------------------------
+
+
+def order_of(row, descending):
+    """The order by Python's sort: NaN last, equal ones as they stand."""
+
+    def key(k):
+        v = row[k].item()
+        if isinstance(v, complex):
+            nan = 2 * (v.real != v.real) + (v.imag != v.imag)
+            parts = [0.0 if p != p else -p if descending else p for p in (v.real, v.imag)]
+            return (nan, *parts)
+        return (v != v, 0 if v != v else -v if descending else v)
+
+    return sorted(range(len(row)), key=key)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("shape", [(0,), (1,), (2,), (3, 63), (70,), (2, 1100)])
+def test_orders(shape, descending, device, rng):
+    shape = (2, 66) if device == "sim" and shape == (2, 1100) else shape
+    for dtype in FEW:
+        a = values(rng, dtype, shape)
+        x = ruda.asarray(a, device=device)
+        rows = a.reshape(-1, shape[-1]) if a.size else np.zeros((0, 0))
+        order = np.array([order_of(r, descending) for r in rows], int).reshape(shape)
+        agree(ruda.argsort(x, descending=descending), order)
+        wanted = np.take_along_axis(a, order, -1)
+        found = ruda.sort(x, descending=descending).numpy()
+        agree(found, wanted)
+        if dtype.kind == "float":
+            zeros = wanted == 0
+            agree(np.signbit(found[zeros]), np.signbit(wanted[zeros]))
+
+
+def test_orders_of_every_dtype(device, rng):
+    for dtype in dtypes_of(device):
+        for n in (9, 66):
+            a = values(rng, dtype, (n,))
+            x = ruda.asarray(a, device=device)
+            for descending in (False, True):
+                agree(ruda.argsort(x, descending=descending), order_of(a, descending))
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_orders_along_an_axis(axis, device, rng):
+    a = rng.normal(size=(5, 4, 3)).astype("f4")
+    x = ruda.asarray(a, device=device)
+    agree(ruda.sort(x, axis=axis), np.sort(a, axis))
+    agree(ruda.argsort(x, axis=axis), np.argsort(a, axis))
+    values, indices = ruda.topk(x, 2, axis=axis)
+    cut = tuple(slice(0, 2) if k == axis % 3 else slice(None) for k in range(3))
+    agree(values, -np.sort(-a, axis)[cut])
+    agree(indices, np.argsort(-a, axis)[cut])
+    agree(ruda.topk(x, 1, axis=axis, largest=False).values, np.min(a, axis, keepdims=True))
+
+
+def test_several_tiles_of_random_numbers(device, rng):
+    n = 150 if device == "sim" else 20_000
+    a = rng.normal(size=n).astype("f4")
+    agree(ruda.sort(ruda.asarray(a, device=device)), np.sort(a))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_searchsorted(side, device, rng):
+    row = np.sort(rng.integers(0, 30, 40)).astype("f4")
+    row[-3:] = np.nan
+    v = rng.choice([*range(-1, 32), np.nan, np.inf], (3, 7)).astype("f4")
+    x, y = ruda.asarray(row, device=device), ruda.asarray(v, device=device)
+    agree(ruda.searchsorted(x, y, side=side), np.searchsorted(row, v, side))
+    mixed = rng.permutation(40)
+    x = ruda.asarray(row[np.argsort(mixed)], device=device)
+    agree(ruda.searchsorted(x, y, side=side, sorter=ruda.asarray(mixed, device=device)),
+          np.searchsorted(row, v, side))  # fmt: skip
+    agree(ruda.searchsorted(ruda.zeros(0, device=device), y), np.zeros((3, 7)))
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (40,), (3, 50)])
+def test_what_is_unique(shape, device, rng):
+    for dtype in FEW:
+        a = values(rng, dtype, shape)
+        x = ruda.asarray(a, device=device)
+        found = ruda.unique_all(x)
+        wanted = np.unique(a, True, True, True, equal_nan=False)
+        for f, w in zip(found, wanted, strict=True):
+            agree(f, w)
+        agree(ruda.unique_values(x), wanted[0])
+    assert ruda.unique_counts(x).counts.size == ruda.unique_inverse(x).values.size
+
+
+def test_counts(device, rng):
+    a = rng.integers(0, 9, 300).astype("i4")
+    w = rng.normal(size=300).astype("f4")
+    x, y = ruda.asarray(a, device=device), ruda.asarray(w, device=device)
+    agree(ruda.bincount(x, minlength=12), np.bincount(a, minlength=12))
+    np.testing.assert_allclose(
+        ruda.bincount(x, weights=y).numpy(), np.bincount(a, w), rtol=1e-4, atol=1e-5
+    )
+    counts, edges = ruda.histogram(y, 7)
+    agree(counts, np.histogram(w, 7)[0])
+    np.testing.assert_allclose(edges.numpy(), np.histogram(w, 7)[1], rtol=1e-6)
+    agree(ruda.histogram(x, [0, 3, 4, 8])[0], np.histogram(a, [0, 3, 4, 8])[0])
+    density = ruda.histogram(y, 5, range=(-1, 1), density=True)[0].numpy()
+    np.testing.assert_allclose(density, np.histogram(w, 5, (-1, 1), density=True)[0], rtol=1e-5)
+
+
+def test_wrong_orders_and_counts():
+    x = ruda.zeros((3, 4))
+    with pytest.raises(ShapeError, match="`topk`: 5 of the 4 elements"):
+        ruda.topk(x, 5)
+    with pytest.raises(ShapeError, match="`sort` of a tensor without axes"):
+        ruda.sort(ruda.asarray(1.0))
+    with pytest.raises(ShapeError, match="a vector is needed"):
+        ruda.searchsorted(x, x)
+    with pytest.raises(ValueError, match="there are left and right"):
+        ruda.searchsorted(x[0], x, side="up")
+    with pytest.raises(ValueError, match="no negative numbers"):
+        ruda.bincount(ruda.asarray([-1]))
+    with pytest.raises(ShapeError, match="a vector of integers"):
+        ruda.bincount(x)
+    with pytest.raises(ValueError, match="does not fall"):
+        ruda.histogram(x, [1, 0])

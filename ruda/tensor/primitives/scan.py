@@ -28,12 +28,14 @@ SHORT = 64  # elements of a line that one thread scans, if there are many lines
 def combine(a, b, how: constexpr):
     """Of a value and the next one."""
     if how == "sum":
-        return a + b
-    if how == "prod":
-        return a * b
-    if how == "max":
-        return max(a, b)
-    return min(a, b)
+        found = a + b
+    elif how == "prod":
+        found = a * b
+    elif how == "max":
+        found = max(a, b)
+    else:
+        found = min(a, b)
+    return found
 
 
 @jit(wraparound=False)
