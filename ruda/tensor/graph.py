@@ -1,8 +1,8 @@
 """The lazy graph: a node is an op that was recorded and perhaps not yet computed.
 
 A node knows its shape, dtype and device when it is made, so that a mistake is an error at the
-user's line. A computed node has a `value` and forgets its inputs. `handles` counts the storages
-that hold it: the rest is only wanted by other nodes, and need not exist.
+user's line. A computed node has a `value` and forgets its inputs. A node that only waiting nodes
+refer to need not ever exist in memory.
 """
 
 from __future__ import annotations
@@ -15,17 +15,25 @@ import numpy as np
 from ruda import dtypes
 from ruda.dtypes import DType, default_of, weak_complex, weak_float, weak_int
 from ruda.errors import DeviceError, ShapeError
+from ruda.tensor.memory import View
 from ruda.tensor.opdef import Row
 
 MAX_DEPTH = 200  # ops in a chain: a longer one is computed before it goes on
 WEAK = {bool: dtypes.bool_, int: weak_int, float: weak_float, complex: weak_complex}
 Input = Any  # a Node, or a Python number
+# The row of views: memory seen with other strides.
+VIEW = Row("view", ("x",), "any", "same", lambda x: x, lambda x: x, "A view.", kind="view")
 
 
 class Node:
-    """One recorded op. `inputs` are nodes and Python numbers; a leaf has a value and no row."""
+    """One recorded op. `inputs` are nodes and Python numbers; a leaf has a value and no row.
 
-    __slots__ = ("axes", "depth", "device", "dtype", "exported", "handles", "inputs", "row",
+    axes      of a reduction; of a view, the `View`
+    layout    None for memory in C order, else its strides in elements, and whether it is aligned
+    exported  whether somebody outside sees the memory
+    """
+
+    __slots__ = ("axes", "depth", "device", "dtype", "exported", "inputs", "layout", "row",
                  "shape", "value")  # fmt: skip
 
     def __init__(
@@ -35,13 +43,13 @@ class Node:
         shape: tuple[int, ...],
         dtype: DType,
         device: str,
-        axes: tuple[int, ...] = (),
+        axes: Any = (),
         value: Any = None,
     ) -> None:
         self.row, self.inputs, self.axes = row, inputs, axes
         self.shape, self.dtype, self.device, self.value = shape, dtype, device, value
-        self.handles = 0
-        self.exported = False  # whether somebody outside sees the memory
+        self.layout: tuple[tuple[int, ...], bool] | None = None
+        self.exported = False
         self.depth = 0
 
     def computed(self, value: Any) -> None:
@@ -54,7 +62,17 @@ class Node:
 
 def leaf(value: Any, dtype: DType, device: str) -> Node:
     """A node of memory that exists."""
-    return Node(None, (), tuple(value.shape), dtype, device, value=value)
+    made = Node(None, (), tuple(value.shape), dtype, device, value=value)
+    flags = getattr(value, "_shadow", value).flags
+    if not (flags.c_contiguous and flags.aligned):
+        made.layout = layout_of(value)
+    return made
+
+
+def layout_of(value: Any) -> tuple[tuple[int, ...], bool]:
+    """Strides in elements, and whether all elements are aligned."""
+    flags = getattr(value, "_shadow", value).flags
+    return tuple(s // value.dtype.itemsize for s in value.strides), bool(flags.aligned)
 
 
 def record(row: Row, inputs: Sequence[Input]) -> Node:
@@ -73,12 +91,32 @@ def record(row: Row, inputs: Sequence[Input]) -> Node:
     at, result = row.dtypes(tuple(i.dtype if type(i) is Node else WEAK[type(i)] for i in inputs))
     if len(nodes) < len(inputs):
         check_numbers(row, inputs, at)
-    made = Node(row, tuple(inputs), shape, result, device)
-    made.depth = 1 + max(n.depth for n in nodes)
-    if made.depth > MAX_DEPTH:
+    return bounded(Node(row, tuple(inputs), shape, result, device), 1 + max(n.depth for n in nodes))
+
+
+def bounded(node: Node, depth: int) -> Node:
+    """A node at the end of a chain, computed if that is long."""
+    node.depth = depth
+    if depth > MAX_DEPTH:
         from ruda.tensor.execute import realize
 
-        realize([made])
+        realize([node])
+    return node
+
+
+def see(node: Node, view: View) -> Node:
+    """A view of what is not computed yet."""
+    return bounded(
+        Node(VIEW, (node,), view.shape, node.dtype, node.device, axes=view), node.depth + 1
+    )
+
+
+def strided(value: Any, base: Node) -> Node:
+    """A leaf of the memory of a computed node, seen in another way. As long as an op waits for
+    these elements it holds the node, so that nobody writes them."""
+    made = leaf(value, base.dtype, base.device)
+    made.inputs = (base,)
+    made.layout = layout_of(value)
     return made
 
 
@@ -101,9 +139,7 @@ def reduce(row: Row, node: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
         shape = tuple(1 if a in axes else n for a, n in enumerate(node.shape))
     else:
         shape = tuple(n for a, n in enumerate(node.shape) if a not in axes)
-    made = Node(row, (node,), shape, result, node.device, axes=axes)
-    made.depth = 1 + node.depth
-    return made
+    return bounded(Node(row, (node,), shape, result, node.device, axes=axes), 1 + node.depth)
 
 
 def broadcast(name: str, shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ruda import backends
-from ruda.backends.base import DeviceArray
+from ruda.backends.base import DeviceArray, _at
 from ruda.dtypes import DType
 
 HOST = ("cpu", "sim")
@@ -111,3 +111,18 @@ def parts(buffer: Any) -> tuple[Any, Any]:
         for k in (0, 1)
     )
     return real, imaginary
+
+
+def look(buffer: Any, shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0) -> Any:
+    """A buffer's memory with another shape and other strides; these and the offset in bytes.
+
+    The offset counts from the buffer's first element, and may be negative.
+    """
+    if not isinstance(buffer, np.ndarray):
+        return DeviceArray(
+            buffer._backend, buffer.storage, shape, buffer.dtype, strides, buffer.offset + offset
+        )
+    if offset:
+        start = buffer.__array_interface__["data"][0] + offset
+        return _at(start, shape, buffer.dtype, strides, buffer)
+    return np.lib.stride_tricks.as_strided(buffer, shape, strides)

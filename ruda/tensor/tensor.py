@@ -39,16 +39,10 @@ class Storage:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.version = 0  # counts writes: a gradient needs the values that an op saw
-        node.handles += 1
 
     def replace(self, node: Node) -> None:
         self.version += 1
-        self.node.handles -= 1
         self.node = node
-        node.handles += 1
-
-    def __del__(self) -> None:
-        self.node.handles -= 1
 
 
 class Tensor:
@@ -150,14 +144,13 @@ class Tensor:
     # -- nodes and views --
 
     def node(self) -> Node:
-        """The node that is this tensor's elements; for a view, of memory that exists."""
+        """The node that is this tensor's elements."""
         node = self._storage.node
         if self._view is None:
             return node
-        execute.realize([node])
-        seen = graph.leaf(memory.view(node.value, self._view), self.dtype, self.device)
-        seen.inputs = (node,)  # as long as an op waits for these elements, nobody may write them
-        return seen
+        if node.value is None:
+            return graph.see(node, self._view)
+        return graph.strided(memory.view(node.value, self._view), node)
 
     def _seen(self) -> View:
         return memory.contiguous(self.shape) if self._view is None else self._view
@@ -461,6 +454,7 @@ def asarray(
             if not array.flags.c_contiguous:
                 raise ValueError("a NumPy array with gaps or in another order needs a copy")
             shared = graph.leaf(array, kind, place)
+            shared.exported = True
             return from_node(shared)
         return from_buffer(memory.from_host(execute.converted(array, kind), place), place)
     array, kind = from_python(obj)

@@ -115,10 +115,13 @@ def copy(target: Any, source: Any, device: str) -> None:
     here = tuple(0 if n == 1 else s for n, s in zip(source.shape, source.strides, strict=True))
     shape, (there, here) = lower.merge(source.shape, [there, here])
     axes = tuple(a for a, s in enumerate(here) if s != 0)
-    same = ((conversion(kind).name, (("array", 0),), (kind,)),)
-    group = lower.Group(same, ((kind, axes),), (), (0,), len(shape))
-    operands = lower.strided(target, shape, there), lower.strided(source, shape, here)
-    lower.launch(lower.lowered(group), shape, device, operands)
+    same = lower.Op(conversion(kind).name, (("array", 0),), (kind,))
+    flat = lower.is_flat(shape)
+    group = lower.Group((same,), ((kind, axes),), (), (0,), len(shape), len(shape), flat=flat)
+    picked = tuple(shape[a] for a in axes), tuple(here[a] for a in axes)
+    operands = memory.look(target, shape, there), memory.look(source, *picked)
+    launch = lower.configuration(group, shape)
+    lower.launcher(lower.lowered(group), launch, device, lower.types_of(operands))(*operands)
 
 
 def has_int64(device: str) -> bool:

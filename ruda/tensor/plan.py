@@ -1,0 +1,561 @@
+"""A program -> a `Plan`: kernels with their launches, ready to be run with values again and again.
+
+A plan is made once for equal programs. Its steps take values by number: first the leaves, then
+what the program's steps compute. On the host a step knows how to do without its kernel, too: by
+the rows' NumPy meanings, one after the other.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ruda import backends
+from ruda.backends.base import Launch
+from ruda.dtypes import DType
+from ruda.jit import intrinsics
+from ruda.tensor import fuse, lower, memory
+from ruda.tensor.fuse import Cluster, Limits
+from ruda.tensor.graph import VIEW, WEAK
+from ruda.tensor.lower import Group, Op
+from ruda.tensor.memory import View
+from ruda.tensor.program import Program, Reference, fold_views, unfolded
+
+HOST_ARRAYS = 30  # arrays of a kernel on the host; adapters say their own number
+LONG_ROW = 32  # elements from which a row is for a block of threads
+PARTS = 1024  # blocks that a device should have at least, where rows are long
+PART = 1 << 14  # elements that are worth a block
+HOST_PART = 1 << 16
+HOST_STEPS = 1 << 12  # the same where a thread takes the elements in order: sums stay exact
+HOST_ROWS = 16  # rows from which the host's cores have enough to do
+
+
+class Operand(NamedTuple):
+    """How a kernel sees a value: `place` among the plan's values."""
+
+    place: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # in bytes
+    whole: bool  # in C order: a plain reshape does it
+
+    def of(self, values: Sequence[Any]) -> Any:
+        value = values[self.place]
+        if not self.whole:
+            return memory.look(value, self.shape, self.strides)
+        return value if value.shape == self.shape else value.reshape(self.shape)
+
+
+class Number(NamedTuple):
+    """A Python number for a kernel: which one, at which dtype."""
+
+    place: int
+    dtype: DType
+
+
+class Output(NamedTuple):
+    """A result: which step's, its shape, and how the kernel sees it."""
+
+    step: int
+    shape: tuple[int, ...]
+    dtype: DType
+    seen: tuple[int, ...]
+    strides: tuple[int, ...] | None = None  # in bytes; None: in C order
+    reuses: int | None = None  # the leaf whose memory it may take
+
+    def of(self, made: Any) -> Any:
+        if self.strides is not None:
+            return memory.look(made, self.seen, self.strides)
+        return made if made.shape == self.seen else made.reshape(self.seen)
+
+
+@dataclass(eq=False)
+class Kernel:
+    """A launch of a plan."""
+
+    group: Group
+    launch: Launch
+    outputs: tuple[Output, ...]
+    operands: tuple[Operand, ...]
+    numbers: tuple[Number, ...]
+    members: tuple[int, ...]
+    size: int  # elements of its space
+    moved: int = 0  # bytes read and written
+    parts: int = 1
+    finish: Group | None = None  # puts the parts together
+    run: Callable[..., None] | None = None
+    run_finish: Callable[..., None] | None = None
+
+
+class Look(NamedTuple):
+    """A view of a value: no launch. Both are places among the values."""
+
+    made: int
+    place: int
+    view: View
+
+
+@dataclass(eq=False)
+class Plan:
+    """A program with its kernels.
+
+    sources  for each leaf of `program`, the given one that it is a view of
+    results  for each wanted step of the given program, where its value is
+    """
+
+    program: Program
+    sources: tuple[tuple[int, View | None], ...]
+    steps: list[Kernel | Look]
+    splits: list[fuse.Split]
+    results: dict[int, int]
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        return [s for s in self.steps if isinstance(s, Kernel)]
+
+
+def limits(device: str) -> Limits:
+    """What kernels of a device may have."""
+    if memory.on_host(device):
+        return Limits(HOST_ARRAYS)
+    target = backends.get(device).target(device)
+    return Limits(int(target.get("max_buffers", HOST_ARRAYS)))
+
+
+def make(p: Program, fused: bool = True) -> Plan:
+    """The plan of a program."""
+    folded = fold_views(p) if fused else unfolded(p)
+    q = folded.program
+    maker = fuse.Maker(q, limits(p.device))
+    if fused:
+        maker.take(range(len(q.steps)))
+        maker.join_neighbours()
+    else:
+        for k, step in enumerate(q.steps):
+            if step.row is not VIEW:
+                maker.new(k)
+    splits = maker.split_large()
+    if fused:
+        divide_long_rows(maker)
+    steps: list[Kernel | Look] = []
+    looked: set[int] = set()
+    first = len(q.leaves)
+
+    def look(reference: Reference) -> None:
+        """Views that are read as memory."""
+        what, k = reference
+        if what != "step" or k in looked or q.steps[k].row is not VIEW:
+            return
+        source = q.steps[k].inputs[0]
+        look(source)
+        looked.add(k)
+        steps.append(Look(first + k, place(source, first), q.steps[k].axes))
+
+    for c in maker.ordered():
+        for reference in sorted(maker.reads(c)):
+            look(reference)
+        steps.append(kernel(q, maker, c))
+    for k in sorted(q.wanted):
+        look(("step", k))
+    spare_read_later(steps)
+    return Plan(q, folded.sources, steps, splits, {k: first + n for k, n in folded.wanted.items()})
+
+
+def spare_read_later(steps: Sequence[Kernel | Look]) -> None:
+    """Take back what a kernel may write if a later one reads it."""
+    seen = {s.place for s in steps if isinstance(s, Look)}
+    for step in reversed(steps):
+        if isinstance(step, Kernel):
+            step.outputs = tuple(
+                o._replace(reuses=None) if o.reuses in seen else o for o in step.outputs
+            )
+            seen |= {o.place for o in step.operands}
+
+
+def place(reference: Reference, first: int) -> int:
+    """Where a plan keeps a value."""
+    what, k = reference
+    return k if what == "leaf" else first + k
+
+
+def divide_long_rows(maker: fuse.Maker) -> None:
+    """Few long rows: what needs the reductions whole goes into kernels of its own."""
+    waiting = list(maker.all.values())
+    while waiting:
+        c = waiting.pop()
+        if c.axes is None or parts_of(maker.p.device, c) == 1:
+            continue
+        early = [k for k in c.members if is_early(maker, c, k)]
+        if len(early) == len(c.members):
+            continue
+        before = set(maker.all)
+        maker.dissolve(c, early)
+        waiting += [d for n, d in maker.all.items() if n not in before and d.axes is not None]
+
+
+def is_early(maker: fuse.Maker, c: Cluster, k: int) -> bool:
+    """Whether a member is a first reduction, or only goes into such ones."""
+    p = maker.p
+
+    def after_reduction(k: int) -> bool:
+        return any(
+            i[0] == "step" and maker.of.get(i[1]) is c
+            and (p.steps[i[1]].row.kind == "reduce" or after_reduction(i[1]))
+            for i in p.steps[k].inputs
+        )  # fmt: skip
+
+    if after_reduction(k):
+        return False
+    if p.steps[k].row.kind == "reduce":
+        return True
+    users = [u for u in maker.users[k] if maker.of.get(u) is c]
+    return bool(users) and k not in p.wanted and all(is_early(maker, c, u) for u in users)
+
+
+def parts_of(device: str, c: Cluster) -> int:
+    """In how many parts rows are reduced: by their number and length alone, so that results
+    are the same every time."""
+    rows, count = fuse.rows_of(c)
+    if memory.on_host(device):
+        part = HOST_PART if is_inward(c) else HOST_STEPS
+        return -(-count // part) if rows < HOST_ROWS and count > 2 * part else 1
+    if rows >= PARTS or count <= 2 * PART:
+        return 1
+    return max(1, min(-(-count // PART), -(-PARTS // max(rows, 1))))
+
+
+# ---- a cluster's kernel --------------------------------------------------------------------------
+
+
+def kernel(p: Program, maker: fuse.Maker, c: Cluster) -> Kernel:
+    """The launch for a cluster: axes in the kernel's order, merged; operands as it sees them."""
+    outputs = maker.writes(c)
+    written = translate(p, maker, c)
+    parts = parts_of(p.device, c) if c.axes is not None else 1
+    if not all(p.steps[k].row.kind == "reduce" for k in outputs):
+        parts = 1
+    full = tuple(max(s, 1) for s in memory.contiguous(c.space).strides)
+    strides = [s for _, s in written.operands]
+    strides += [full for k in outputs if c.levels[k] == "full"]
+    outer_shape, outer = lower.merge(*picked(c.space, strides, c.kept()))
+    inner_shape: tuple[int, ...] = ()
+    inner: list[tuple[int, ...]] = [()] * len(strides)
+    if c.axes is not None:
+        inner_shape, inner = lower.merge(*picked(c.space, strides, c.axes))
+    shape = (*outer_shape, *inner_shape)
+    merged = [(*o, *i) for o, i in zip(outer, inner, strict=True)][: len(written.operands)]
+    has = [tuple(a for a, s in enumerate(m) if s != 0) for m in merged]
+    if c.axes is not None:  # somebody must tell the length of every axis
+        told = {a for h in has for a in h}
+        has[0] = tuple(a for a in range(len(shape)) if a in has[0] or a not in told)
+    style, block = style_of(p.device, c, shape, len(outer_shape))
+    group = Group(
+        written.operations,
+        tuple((p.dtype_of(i), h) for (i, _), h in zip(written.operands, has, strict=True)),
+        tuple(n.dtype for n in written.numbers),
+        tuple(written.found[k] for k in outputs),
+        len(shape),
+        len(outer_shape),
+        style,
+        parts > 1,
+        block,
+        flat=c.axes is None and lower.is_flat(shape),
+        keeps=memory.on_host(p.device) and c.axes is not None,
+    )
+    first = len(p.leaves)
+    seen = [
+        operand(p, i, first, tuple(shape[a] for a in h), tuple(m[a] for a in h))
+        for (i, _), m, h in zip(written.operands, merged, has, strict=True)
+    ]
+    free = set(p.dead) if c.axes is None else set()
+    rows = (math.prod(outer_shape),)
+    results = []
+    for k in outputs:
+        step = p.steps[k]
+        taken = reused(p, written.operands, c, k, free)
+        as_seen: tuple[int, ...] = rows
+        across = None
+        if c.levels[k] == "full":
+            as_seen, own = shape, (*outer[-1], *inner[-1])  # all full ones lie alike
+            if own != memory.contiguous(shape).strides and math.prod(shape) > 1:
+                across = tuple(s * step.dtype.itemsize for s in own)
+        results.append(Output(k, step.shape, step.dtype, as_seen, across, taken))
+    moved = sum(nbytes(p, i) for i in {i for i, _ in written.operands})
+    moved += sum(math.prod(o.shape) * o.dtype.itemsize for o in results)
+    return Kernel(
+        group,
+        lower.configuration(group, shape, parts),
+        tuple(results),
+        tuple(seen),
+        written.numbers,
+        tuple(k for k in c.members if p.steps[k].row is not VIEW),
+        math.prod(c.space),
+        moved,
+        parts,
+        finish_group(group) if parts > 1 else None,
+    )
+
+
+def nbytes(p: Program, i: Reference) -> int:
+    return math.prod(p.shape_of(i)) * p.dtype_of(i).itemsize
+
+
+def operand(
+    p: Program, i: Reference, first: int, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> Operand:
+    """How a kernel sees a value through some axes."""
+    plain = all(
+        n == 1 or s == t
+        for n, s, t in zip(shape, strides, memory.contiguous(shape).strides, strict=True)
+    )
+    whole = plain and math.prod(shape) == math.prod(p.shape_of(i)) and is_whole(p, i)
+    itemsize = p.dtype_of(i).itemsize
+    return Operand(place(i, first), shape, tuple(s * itemsize for s in strides), whole)
+
+
+class Written(NamedTuple):
+    """A cluster's ops in a kernel's terms."""
+
+    operations: tuple[Op, ...]
+    operands: list[tuple[Reference, tuple[int, ...]]]  # with strides along the space, in elements
+    numbers: tuple[Number, ...]
+    found: dict[int, int]  # the operation that each step has become
+
+
+def translate(p: Program, maker: fuse.Maker, c: Cluster) -> Written:
+    """The members of a cluster as the ops of a group."""
+    operations: list[Op] = []
+    operands: list[tuple[Reference, tuple[int, ...]]] = []
+    numbers: list[Number] = []
+    found: dict[int, int] = {}
+    known: dict[tuple[Reference, tuple[int, ...]], int] = {}
+    everywhere: fuse.Axes = tuple(range(len(c.space)))
+    for k in c.members:
+        step = p.steps[k]
+        if step.row is VIEW:
+            continue
+        at, _ = step.row.dtypes(tuple(p.dtype_of(i) for i in step.inputs))
+        is_reduction = step.row.kind == "reduce"
+        where = everywhere if c.levels[k] == "full" or is_reduction else c.where[k]
+        references: list[lower.Reference] = []
+        dtypes: list[DType] = []
+        for position, i in enumerate(step.inputs):
+            inside = behind(p, maker, c, i)
+            if i[0] == "number":
+                condition = step.row.rule == "condition" and position == 0
+                numbers.append(Number(i[1], WEAK[bool] if condition else at))
+                references.append(("number", len(numbers) - 1))
+                dtypes.append(numbers[-1].dtype)
+                continue
+            dtypes.append(p.dtype_of(i))
+            if inside is not None:
+                references.append(("op", found[inside]))
+                continue
+            key = i, strides_along(p, i, where, len(c.space))
+            if key not in known:
+                known[key] = len(operands)
+                operands.append(key)
+            references.append(("array", known[key]))
+        found[k] = len(operations)
+        level = "row" if is_reduction else c.levels[k]
+        operations.append(Op(step.row.name, tuple(references), tuple(dtypes), level))
+    return Written(tuple(operations), operands, tuple(numbers), found)
+
+
+def behind(p: Program, maker: fuse.Maker, c: Cluster, i: Reference) -> int | None:
+    """The member of a cluster that a reference means, through views; None: it is memory."""
+    while i[0] == "step" and maker.of.get(i[1]) is c:
+        if p.steps[i[1]].row is not VIEW:
+            return i[1]
+        i = p.steps[i[1]].inputs[0]
+    return None
+
+
+def strides_along(p: Program, i: Reference, where: fuse.Axes, ndim: int) -> tuple[int, ...]:
+    """The strides in elements of a value along the axes of a space; 0 where it repeats."""
+    shape, own = p.shape_of(i), strides_of(p, i)
+    out = [0] * ndim
+    missing = len(where) - len(shape)
+    for a, (n, s) in enumerate(zip(shape, own, strict=True)):
+        w = where[a + missing]
+        if n != 1 and w is not None:
+            out[w] += s
+    return tuple(out)
+
+
+def strides_of(p: Program, i: Reference) -> tuple[int, ...]:
+    what, k = i
+    if what == "leaf":
+        return p.leaves[k].strides
+    step = p.steps[k]
+    if step.row is VIEW:
+        found: tuple[int, ...] = step.axes.strides
+        return found
+    return memory.contiguous(step.shape).strides
+
+
+def is_whole(p: Program, i: Reference) -> bool:
+    """Whether a value lies in C order without gaps."""
+    shape = p.shape_of(i)
+    return all(
+        n == 1 or s == t
+        for n, s, t in zip(shape, strides_of(p, i), memory.contiguous(shape).strides, strict=True)
+    )
+
+
+def picked(
+    shape: tuple[int, ...], strides: Sequence[tuple[int, ...]], axes: Sequence[int]
+) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """Some axes of a shape and of strides; nothing moves along an axis of length 1."""
+    return (
+        tuple(shape[a] for a in axes),
+        [tuple(0 if shape[a] == 1 else s[a] for a in axes) for s in strides],
+    )
+
+
+def style_of(device: str, c: Cluster, shape: tuple[int, ...], outer: int) -> tuple[str, int]:
+    """The style of a cluster's kernel, and the threads of a block."""
+    if c.axes is None:
+        return "each", lower.BLOCK
+    count = math.prod(shape[outer:])
+    inward = c.axes and max(c.axes) == max((a for a, n in enumerate(c.space) if n != 1), default=-1)
+    if not device.startswith("ascend"):
+        if count >= LONG_ROW and inward:
+            if device == "sim":  # which runs one thread after another
+                return "block", LONG_ROW
+            return "block", min(lower.BLOCK, max(LONG_ROW, 1 << (count - 1).bit_length()))
+        if device == "cpu" and not inward and math.prod(shape[:outer]) >= LONG_ROW:
+            return "column", lower.BLOCK
+    return "row", lower.BLOCK
+
+
+def is_inward(c: Cluster) -> bool:
+    """Whether rows lie along the last axis that is long."""
+    last = max((a for a, n in enumerate(c.space) if n != 1), default=-1)
+    return bool(c.axes) and max(c.axes or ()) == last
+
+
+def finish_group(group: Group) -> Group:
+    """The kernel that reduces the parts of each output's rows."""
+    operations, arrays = [], []
+    for n, k in enumerate(group.outputs):
+        o = group.ops[k]
+        at = part_dtype(o)
+        operations.append(Op(o.row, (("array", n),), (at,), "row"))
+        arrays.append((at, (0, 1)))
+    outputs = tuple(range(len(arrays)))
+    style = "row" if group.style != "block" else "block"
+    return Group(tuple(operations), tuple(arrays), (), outputs, 2, 1, style)
+
+
+def part_dtype(o: Op) -> DType:
+    """The dtype in which parts of a reduction are kept."""
+    from ruda import dtypes
+    from ruda.tensor.ops import OPS
+
+    at = OPS[o.row].dtypes(o.dtypes)[0]
+    return dtypes.float32 if at.kind == "float" and at.bits == 16 else at
+
+
+def reused(
+    p: Program,
+    operands: Sequence[tuple[Reference, tuple[int, ...]]],
+    c: Cluster,
+    k: int,
+    free: set[int],
+) -> int | None:
+    """A dead leaf that each thread reads only where it writes the output."""
+    step = p.steps[k]
+    full = memory.contiguous(c.space).strides
+    for i, strides in operands:
+        what, j = i
+        if what != "leaf" or j not in free or p.leaves[j].shape != step.shape:
+            continue
+        if p.leaves[j].dtype.itemsize != step.dtype.itemsize or p.leaves[j].dtype != step.dtype:
+            continue
+        same = all(n == 1 or s == t for n, s, t in zip(c.space, strides, full, strict=True))
+        if same and sum(1 for q, _ in operands if q == i) == 1:
+            free.discard(j)
+            return j
+    return None
+
+
+# ---- running -------------------------------------------------------------------------------------
+
+
+def leaf_values(plan: Plan, given: Sequence[Any]) -> list[Any]:
+    """The values of a plan before it runs: its leaves, some of them views of the given ones."""
+    out: list[Any] = []
+    for k, view in plan.sources:
+        value = given[k]
+        if view is not None:
+            itemsize = value.dtype.itemsize
+            strides = tuple(s * itemsize for s in view.strides)
+            value = memory.look(value, view.shape, strides, view.offset * itemsize)
+        out.append(value)
+    return out + [None] * len(plan.program.steps)
+
+
+def allocated(k: Kernel, values: list[Any], device: str) -> list[Any]:
+    """Memory for a kernel's results: new, or that of an input which nobody will read again."""
+    return [
+        values[o.reuses]
+        if o.reuses is not None and sys.getrefcount(values[o.reuses]) <= FREE
+        else memory.allocate(o.shape, o.dtype, device)
+        for o in k.outputs
+    ]
+
+
+def _free_references() -> int:
+    """How many references there are to memory that a node and the values of a run hold."""
+    holder = [np.empty(0)]
+    values = [holder[0]]
+    return sys.getrefcount(values[0])
+
+
+FREE = _free_references()
+
+
+def arguments(
+    k: Kernel, made: Sequence[Any], values: Sequence[Any], numbers: Sequence[Any]
+) -> list[Any]:
+    """What a kernel is called with, but for a kernel of parts its outputs."""
+    out = [o.of(values) for o in k.operands]
+    if k.parts == 1:
+        out[:0] = [o.of(m) for m, o in zip(made, k.outputs, strict=True)]
+    return out + [intrinsics.convert(numbers[n.place], n.dtype) for n in k.numbers]
+
+
+def launch(k: Kernel, made: Sequence[Any], given: Sequence[Any], device: str) -> None:
+    """Run a kernel on its arguments."""
+    if not math.prod(k.launch.grid):
+        return
+    if k.finish is None:
+        run = k.run
+        if run is None:
+            run = k.run = prepared(k.group, k.launch, given, device)
+        run(*given)
+        return
+    rows = k.launch.grid[0] if k.group.style == "block" else math.prod(k.outputs[0].seen)
+    between = [
+        memory.allocate((rows, k.parts), part_dtype(k.group.ops[n]), device)
+        for n in k.group.outputs
+    ]
+    whole = [m.reshape((rows,)) for m in made]
+    if k.run is None:
+        k.run = prepared(k.group, k.launch, [*between, *given], device)
+        second = lower.configuration(k.finish, (rows, k.parts))
+        k.run_finish = prepared(k.finish, second, [*whole, *between], device)
+    assert k.run_finish is not None
+    k.run(*between, *given)
+    k.run_finish(*whole, *between)
+
+
+def prepared(
+    group: Group, launch: Launch, given: Sequence[Any], device: str
+) -> Callable[..., None]:
+    return lower.launcher(lower.lowered(group), launch, device, lower.types_of(given))

@@ -1,0 +1,383 @@
+"""Fused kernels: what belongs to one, that it computes what separate ones do, and its limits."""
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+import ruda
+from ruda.tensor import execute, fuse, plan
+from ruda.tensor.program import collect, program, topological
+
+
+def planned(*tensors, **changes):
+    """The plan of tensors that nobody has read yet."""
+    nodes = [t._storage.node for t in tensors]
+    order, _ = topological(nodes, 10_000)
+    found = collect(order, {id(n) for n in nodes})
+    del order, nodes
+    return plan.make(program(found)._replace(**changes))
+
+
+def softmax(x, axis=-1):
+    e = ruda.exp(x - ruda.max(x, axis=axis, keepdims=True))
+    return e / ruda.sum(e, axis=axis, keepdims=True)
+
+
+def layer_norm(x, axis=-1):
+    mean = ruda.mean(x, axis=axis, keepdims=True)
+    return (x - mean) / ruda.sqrt(ruda.var(x, axis=axis, keepdims=True) + 1e-5)
+
+
+def numpy_layer_norm(x, axis=-1):
+    return (x - x.mean(axis, keepdims=True)) / np.sqrt(x.var(axis, keepdims=True) + 1e-5)
+
+
+def numpy_softmax(x, axis=-1):
+    with np.errstate(all="ignore"):
+        e = np.exp(x - x.max(axis, keepdims=True))
+        return e / e.sum(axis, keepdims=True)
+
+
+def numpy_logsumexp(x, axis=-1):
+    with np.errstate(all="ignore"):
+        high = x.max(axis, keepdims=True)
+        high = np.where(np.isfinite(high), high, 0)
+        return (np.log(np.exp(x - high).sum(axis, keepdims=True)) + high).squeeze(axis)
+
+
+ROWS = {
+    "softmax": (softmax, numpy_softmax),
+    "log_softmax": (
+        lambda x, axis: ruda.nn.functional.log_softmax(x, axis),
+        lambda x, axis: x - np.expand_dims(numpy_logsumexp(x, axis), axis),
+    ),
+    "logsumexp": (
+        lambda x, axis: ruda.nn.functional.logsumexp(x, axis), numpy_logsumexp,
+    ),
+    "layer norm": (layer_norm, numpy_layer_norm),
+    "rms norm": (
+        lambda x, axis: x / ruda.sqrt(ruda.mean(x * x, axis=axis, keepdims=True) + 1e-5),
+        lambda x, axis: x / np.sqrt((x * x).mean(axis, keepdims=True) + 1e-5),
+    ),
+    "var": (lambda x, axis: ruda.var(x, axis=axis), lambda x, axis: x.var(axis)),
+    "std": (lambda x, axis: ruda.std(x, axis=axis), lambda x, axis: x.std(axis)),
+    "sum of squares": (
+        lambda x, axis: ruda.sum((x - 0.5) ** 2, axis=axis),
+        lambda x, axis: ((x - 0.5) ** 2).sum(axis),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_pattern_is_one_kernel(name):
+    x = ruda.zeros((100, 200))
+    made = planned(ROWS[name][0](x, -1))
+    assert len(made.kernels) == 1
+
+
+@pytest.mark.parametrize("axis", [-1, 0, 1])
+@pytest.mark.parametrize("name", ROWS)
+def test_row_patterns_match_numpy(name, axis, device, rng):
+    a = rng.normal(size=(3, 5, 40)).astype("f4")
+    ours, numpys = ROWS[name]
+    wanted = numpys(a.astype("f8"), axis)
+    with ruda.config(fusion="verify"):
+        found = ours(ruda.asarray(a, device=device), axis).numpy()
+    np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-6)
+
+
+def test_rows_of_special_values(device):
+    nan, inf = np.nan, np.inf
+    a = np.zeros((6, 33), "f4")
+    a[0, 5], a[1, 3], a[2], a[3, 7], a[4] = nan, inf, -inf, -inf, 1e30
+    x = ruda.asarray(a, device=device)
+    with ruda.config(fusion="verify"):
+        np.testing.assert_allclose(softmax(x).numpy(), numpy_softmax(a), rtol=1e-6)
+        np.testing.assert_allclose(
+            ruda.nn.functional.logsumexp(x).numpy(), numpy_logsumexp(a), rtol=1e-6
+        )
+        assert np.array_equal(ruda.max(x, axis=1).numpy(), a.max(1), equal_nan=True)
+        assert np.array_equal(ruda.min(-x, axis=1).numpy(), (-a).min(1), equal_nan=True)
+
+
+@pytest.mark.parametrize("shape", [(0, 40), (1, 1), (1, 33), (33, 1), (7, 257), (5, 0)])
+def test_sizes_of_rows(shape, device, rng):
+    a = rng.normal(size=shape).astype("f4")
+    x = ruda.asarray(a, device=device)
+    with ruda.config(fusion="verify"):
+        np.testing.assert_allclose(
+            ruda.sum(x * x, axis=1).numpy(), (a * a).sum(1), rtol=1e-5, atol=1e-6
+        )
+        if shape[1]:
+            np.testing.assert_allclose(softmax(x).numpy(), numpy_softmax(a), rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(140_000,), (3, 140_000), (70_000, 3)])
+def test_long_rows_are_reduced_in_parts(shape, rng):
+    a = rng.normal(size=shape).astype("f4")
+    axis = int(np.argmax(shape))
+    x = ruda.asarray(a)
+    total = ruda.sum(ruda.square(x), axis=axis)
+    made = planned(total)
+    assert made.kernels[0].parts > 1
+    with ruda.config(fusion="verify"):
+        np.testing.assert_allclose(total.numpy(), (a.astype("f8") ** 2).sum(axis), rtol=1e-5)
+        np.testing.assert_allclose(
+            ruda.var(x, axis=axis).numpy(), a.astype("f8").var(axis), rtol=1e-4
+        )
+        np.testing.assert_allclose(
+            softmax(x, axis).numpy(), numpy_softmax(a.astype("f8"), axis), rtol=1e-4
+        )
+
+
+def test_a_square_matrix_is_not_mistaken(device, rng):
+    """The sum of rows, used along the other axis: not a row pattern."""
+    a = rng.normal(size=(5, 5)).astype("f4")
+    x = ruda.asarray(a, device=device)
+    with ruda.config(fusion="verify"):
+        found = (x - ruda.sum(x, axis=1)).numpy()
+        np.testing.assert_allclose(found, a - a.sum(1), rtol=1e-5, atol=1e-5)
+        found = (x.T + ruda.sum(x * x, axis=1)).numpy()
+        np.testing.assert_allclose(found, a.T + (a * a).sum(1), rtol=1e-5, atol=1e-5)
+        found = (ruda.sum(x, axis=1) + ruda.sum(x, axis=0)).numpy()
+        np.testing.assert_allclose(found, a.sum(1) + a.sum(0), rtol=1e-5, atol=1e-5)
+
+
+def test_half_floats_are_added_in_single_ones():
+    a = np.full((4, 4096), 0.1, "f2")
+    with ruda.config(fusion="verify"):
+        found = ruda.sum(ruda.asarray(a) * 1, axis=1)
+        assert found.dtype == ruda.float16
+        np.testing.assert_allclose(found.numpy(), a.astype("f8").sum(1), rtol=1e-3)
+
+
+# ---- views ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x.T, lambda x: x[::-1, 1:], lambda x: x[:, None, ::2], lambda x: x[1],
+        lambda x: ruda.flip(x), lambda x: ruda.reshape(x, (2, 3, 8)),
+    ],
+)  # fmt: skip
+def test_views_of_ops_are_folded_into_indices(view, rng):
+    a = rng.normal(size=(6, 8)).astype("f4")
+    x = ruda.asarray(a)
+    made = planned(ruda.sin(view(x * 2 + 1)))
+    assert len(made.kernels) == 1
+    with ruda.config(fusion="verify"):
+        found = ruda.sin(view(x * 2 + 1)).numpy()
+        np.testing.assert_allclose(found, np.sin(as_numpy(view, a * 2 + 1)), rtol=1e-5, atol=1e-6)
+
+
+def as_numpy(view, a):
+    """The same view of an array: its functions stand in for ruda's."""
+    return np.asarray(view(ruda.asarray(a)).numpy())
+
+
+def test_views_of_ops_are_folded_into_reductions(device, rng):
+    a = rng.normal(size=(4, 40)).astype("f4")
+    x = ruda.asarray(a, device=device)
+    made = planned(ruda.sum((x * 2).T * 3, axis=0))
+    assert len(made.kernels) == 1
+    with ruda.config(fusion="verify"):
+        found = ruda.sum((x * 2).T * 3, axis=0).numpy()
+        np.testing.assert_allclose(found, (a * 6).sum(1), rtol=1e-5)
+
+
+# ---- several results -----------------------------------------------------------------------------
+
+
+def test_results_that_share_work_are_one_kernel(device, rng):
+    a = rng.normal(size=(3, 40)).astype("f4")
+    x = ruda.asarray(a, device=device)
+    e = ruda.exp(x)
+    y, z = e * 2, e + ruda.sin(x)
+    del e
+    made = planned(y, z)
+    (kernel,) = made.kernels
+    assert len(kernel.outputs) == 2
+    assert sum(op.row == "exp" for op in kernel.group.ops) == 1
+    with ruda.config(fusion="verify"):
+        ruda.realize(y, z)
+    np.testing.assert_allclose(y.numpy(), np.exp(a) * 2, rtol=1e-6)
+    np.testing.assert_allclose(z.numpy(), np.exp(a) + np.sin(a), rtol=1e-5)
+
+
+def test_what_somebody_holds_is_kept():
+    x = ruda.asarray([1.0, 2.0])
+    held = x * 2
+    made = planned(held + 1)
+    (kernel,) = made.kernels
+    assert len(kernel.outputs) == 2
+    found = (held + 1).tolist()
+    assert found == [3, 5]
+    assert held._storage.node.value is not None
+
+
+def test_results_of_one_input_are_read_once(rng):
+    x = ruda.asarray(rng.normal(size=(30, 50)).astype("f4"))
+    made = planned(ruda.sum(x, axis=1), ruda.max(x, axis=1), x * 2)
+    (kernel,) = made.kernels
+    assert len(kernel.outputs) == 3
+
+
+@pytest.mark.parametrize("most", [4, 8])
+def test_more_arrays_than_a_device_binds(most, monkeypatch, rng):
+    arrays = [rng.normal(size=50).astype("f4") for _ in range(20)]
+    monkeypatch.setattr(plan, "limits", lambda device: fuse.Limits(most))
+    total = ruda.asarray(arrays[0])
+    for a in arrays[1:]:
+        total = total + ruda.asarray(a) * 0.5
+    made = planned(total)
+    assert len(made.kernels) > 1
+    for k in made.kernels:
+        assert len(k.outputs) + len(k.operands) <= most
+    assert made.splits[0].has == most and made.splits[0].needs > most
+    wanted = arrays[0] + 0.5 * np.sum(arrays[1:], axis=0)
+    np.testing.assert_allclose(total.numpy(), wanted, rtol=1e-4, atol=1e-5)
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+def test_dead_memory_is_written_again():
+    for _ in range(3):  # the first times NumPy does it, while the kernel is compiled
+        x = ruda.asarray(np.ones(10_000, "f4"))
+        address = x.buffer().ctypes.data
+        y = x * 2 + 1
+        del x
+        found = y.buffer().ctypes.data
+        execute.wait()
+    assert found == address
+    assert float(ruda.sum(y)) == 30_000
+
+
+def test_living_memory_is_not_written():
+    a = np.ones(1000, "f4")
+    x = ruda.asarray(a, copy=False)
+    y = x + 1
+    del x
+    assert y.numpy()[0] == 2 and a[0] == 1
+    x = ruda.asarray(a)
+    seen, part = np.asarray(x), x[::-1]
+    y = x + part
+    del x
+    assert y.numpy()[0] == 2 and seen[0] == 1 and part.tolist()[0] == 1
+    with ruda.config(fusion="0"):  # the negative comes first
+        z = ruda.asarray(a, device="sim")
+        y = z + -z
+        del z
+        assert not y.numpy().any()
+    z = ruda.asarray(a)
+    y = z + ruda.flip(z) * 3
+    del z
+    assert y.tolist()[:2] == [4, 4]
+
+
+def test_long_chains_and_many_ops_stay_bounded():
+    x = ruda.asarray([0.0])
+    for _ in range(3000):
+        x = x + 1
+    assert x.item() == 3000 and x._storage.node.depth == 0
+    many = [ruda.asarray([float(k)]) + 1 for k in range(3000)]
+    while len(many) > 1:  # a tree: wide, not deep
+        many = [a + b for a, b in zip(many[::2], many[1::2], strict=False)] + (
+            many[-1:] if len(many) % 2 else []
+        )
+    assert many[0].item() == sum(range(3001))
+
+
+def test_an_error_leaves_everything_as_it_was(monkeypatch):
+    x = ruda.asarray([1.0, 2.0])
+    y = ruda.sum(ruda.exp(x) * 2)
+
+    def fail(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as m:
+        m.setattr(execute, "by_numpy", fail)
+        with pytest.raises(KeyboardInterrupt):
+            y.item()
+    assert y._storage.node.value is None
+    assert abs(y.item() - 2 * np.exp([1, 2]).sum()) < 1e-4
+
+
+# ---- random programs -----------------------------------------------------------------------------
+
+UNARY = ["negative", "abs", "square", "tanh", "floor", "sign", "sigmoid"]
+BINARY = ["add", "subtract", "multiply", "maximum", "minimum"]
+KEYS = [0, -1, np.s_[::-1], np.s_[1:3], np.s_[:, None], np.s_[..., ::2], np.s_[..., None]]
+
+
+@hypothesis.given(st.data())
+def test_fused_equals_unfused(device, data):
+    """Reductions, views and ops in any order; some results are held, some read early."""
+    draw = data.draw
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    shape = draw(st.sampled_from([(3, 4), (4, 4), (2, 35), (1, 4), (5,), (2, 3, 4)]))
+    arrays = [rng.normal(size=shape).astype("f4"), rng.normal(size=shape[-1:]).astype("f4")]
+
+    def run(fusion):
+        with ruda.config(fusion=fusion):
+            tensors = [ruda.asarray(a, device=device) for a in arrays]
+            for what, *rest in steps:
+                tensors.append(apply(what, rest, tensors))
+            kept = [t for k, t in enumerate(tensors) if k in held]
+            last = tensors[-1]
+            del tensors
+            return [last.numpy(), *(t.numpy() for t in kept)]
+
+    def apply(what, rest, tensors):
+        match what:
+            case "unary":
+                return getattr(ruda, rest[0])(tensors[rest[1]])
+            case "binary":
+                return getattr(ruda, rest[0])(tensors[rest[1]], tensors[rest[2]])
+            case "reduce":
+                return getattr(ruda, rest[0])(tensors[rest[1]], axis=rest[2], keepdims=rest[3])
+            case "view":
+                return tensors[rest[0]][rest[1]]
+            case _:
+                return ruda.matrix_transpose(tensors[rest[0]])
+
+    steps: list[tuple] = []
+    shapes = [np.empty(a.shape) for a in arrays]
+    for _ in range(draw(st.integers(1, 12))):
+        k = draw(st.integers(0, len(shapes) - 1))
+        x = shapes[k]
+        what = draw(st.sampled_from(["unary", "binary", "reduce", "reduce", "view", "T"]))
+        try:
+            if what == "unary":
+                step, new = (what, draw(st.sampled_from(UNARY)), k), x
+            elif what == "binary":
+                j = draw(st.integers(0, len(shapes) - 1))
+                step, new = (what, draw(st.sampled_from(BINARY)), k, j), x + shapes[j]
+            elif what == "reduce":
+                axis = draw(st.sampled_from([None, *range(x.ndim)]))
+                keep = draw(st.booleans())
+                name = draw(st.sampled_from(["sum", "max", "min", "mean", "var"]))
+                new = np.empty(np.ones(x.shape).sum(axis, keepdims=keep).shape)
+                step = (what, name, k, axis, keep)
+                if not x.size:
+                    continue
+            elif what == "view":
+                key = draw(st.sampled_from(KEYS))
+                step, new = (what, k, key), x[key]
+            elif x.ndim >= 2:
+                step, new = (what, k), np.swapaxes(x, -1, -2)
+            else:
+                continue
+        except (ValueError, IndexError):
+            continue
+        if np.asarray(new).size > 500:
+            continue
+        steps.append(step)
+        shapes.append(np.asarray(new))
+    held = draw(st.sets(st.integers(0, len(shapes) - 1), max_size=2))
+    # On the CPU each new kernel is compiled: a few are enough there.
+    fused = "verify" if device != "cpu" or draw(st.integers(0, 9)) == 0 else "1"
+    for ours, plain in zip(run(fused), run("0"), strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-4)
