@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from ruda.jit.frontend import Translation
     from ruda.jit.ir import Function
     from ruda.jit.missing import OnHost
-    from ruda.jit.tools import Explanation
 
 P = ParamSpec("P")
 MAX_GRID = 2**31 - 1
@@ -887,15 +886,17 @@ def _constexpr_positions(signature: inspect.Signature) -> frozenset[int]:
 
 
 def explain(
-    kernel: Kernel[Any],
+    kernel: Any,
     *types: Any,
     target: str = "cpu",
     block: Any = None,
     constexpr: dict[str, Any] | None = None,
     shared: int = 0,
     strided: bool = False,
-) -> Explanation:
+) -> Any:
     """What became of a kernel: types of variables, costly operations, spills, vectorised loops.
+
+    Of a tensor, or a function that `ruda.compile` made: its kernels, and the bytes that they move.
 
     The arguments are those of `Kernel.source`. Without types, those of an earlier launch are taken,
     or of the kernel's signature.
@@ -919,6 +920,9 @@ def explain(
           conversion from float64, float64 mul, conversion to float64
     ...
     """
+    given = getattr(type(kernel), "__ruda_explain__", None)
+    if given is not None:
+        return given(kernel)
     from ruda.jit import tools
 
     options = {"block": block, "constexpr": constexpr, "shared": shared, "strided": strided}

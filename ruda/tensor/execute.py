@@ -191,6 +191,12 @@ def begun(group: Group, types: tuple[Any, ...]) -> Future[Any]:
     return found
 
 
+def is_compiled(group: Group) -> bool:
+    """Whether there is a kernel of the host for a group."""
+    ready = [job for (kernel, *_), job in list(_compiled.items()) if kernel.what == group]
+    return any(job.done() and job.exception() is None for job in ready)
+
+
 def wait() -> None:
     """Until everything that was begun is compiled: for measurements."""
     for job in list(_compiled.values()):

@@ -31,10 +31,12 @@ class Node:
     axes      of a reduction; of a view, the `View`
     layout    None for memory in C order, else its strides in elements, and whether it is aligned
     exported  whether somebody outside sees the memory
+    story     of a leaf that came from another device: how. Else it is not set
     """
 
     __slots__ = ("axes", "depth", "device", "dtype", "exported", "inputs", "layout", "row",
-                 "shape", "value")  # fmt: skip
+                 "shape", "story", "value")  # fmt: skip
+    story: str
 
     def __init__(
         self,

@@ -84,7 +84,8 @@ class Kernel:
     numbers: tuple[Number, ...]
     members: tuple[int, ...]
     size: int  # elements of its space
-    moved: int = 0  # bytes read and written
+    rows: int
+    moved: int  # bytes read and written
     parts: int = 1
     finish: Group | None = None  # puts the parts together
     run: Callable[..., None] | None = None
@@ -104,6 +105,7 @@ class Plan:
     """A program with its kernels.
 
     sources  for each leaf of `program`, the given one that it is a view of
+    splits   clusters that needed more arrays than the device binds
     results  for each wanted step of the given program, where its value is
     """
 
@@ -294,6 +296,7 @@ def kernel(p: Program, maker: fuse.Maker, c: Cluster) -> Kernel:
         written.numbers,
         tuple(k for k in c.members if p.steps[k].row is not VIEW),
         math.prod(c.space),
+        rows[0],
         moved,
         parts,
         finish_group(group) if parts > 1 else None,
@@ -540,15 +543,14 @@ def launch(k: Kernel, made: Sequence[Any], given: Sequence[Any], device: str) ->
             run = k.run = prepared(k.group, k.launch, given, device)
         run(*given)
         return
-    rows = k.launch.grid[0] if k.group.style == "block" else math.prod(k.outputs[0].seen)
     between = [
-        memory.allocate((rows, k.parts), part_dtype(k.group.ops[n]), device)
+        memory.allocate((k.rows, k.parts), part_dtype(k.group.ops[n]), device)
         for n in k.group.outputs
     ]
-    whole = [m.reshape((rows,)) for m in made]
+    whole = [m.reshape((k.rows,)) for m in made]
     if k.run is None:
         k.run = prepared(k.group, k.launch, [*between, *given], device)
-        second = lower.configuration(k.finish, (rows, k.parts))
+        second = lower.configuration(k.finish, (k.rows, k.parts))
         k.run_finish = prepared(k.finish, second, [*whole, *between], device)
     assert k.run_finish is not None
     k.run(*between, *given)

@@ -324,7 +324,13 @@ class Tensor:
         if name == home:
             return self
         out = from_buffer(memory.from_host(memory.to_host(self.buffer()), name), name)
+        out._storage.node.story = f"{self.nbytes} bytes from {home} to {name}"
         return attach(out, "to_device", lambda g, out, x: (g.to_device(home),), (self,))
+
+    def __ruda_explain__(self) -> Any:
+        from ruda.tensor.explanation import of_tensor
+
+        return of_tensor(self)
 
     # -- derivatives --
 

@@ -203,7 +203,7 @@ def test_results_that_share_work_are_one_kernel(device, rng):
     with ruda.config(fusion="verify"):
         ruda.realize(y, z)
     np.testing.assert_allclose(y.numpy(), np.exp(a) * 2, rtol=1e-6)
-    np.testing.assert_allclose(z.numpy(), np.exp(a) + np.sin(a), rtol=1e-5)
+    np.testing.assert_allclose(z.numpy(), np.exp(a) + np.sin(a), rtol=1e-5, atol=1e-6)
 
 
 def test_what_somebody_holds_is_kept():
@@ -303,6 +303,39 @@ def test_an_error_leaves_everything_as_it_was(monkeypatch):
             y.item()
     assert y._storage.node.value is None
     assert abs(y.item() - 2 * np.exp([1, 2]).sum()) < 1e-4
+
+
+# ---- explain -------------------------------------------------------------------------------------
+
+
+def test_explain_counts_kernels_and_bytes():
+    x = ruda.zeros((100, 200))
+    y = softmax(x)
+    found = ruda.explain(y)
+    (kernel,) = found.kernels
+    assert kernel.ops == ("max", "subtract", "exp", "sum", "divide")
+    assert kernel.rows == (100, 200) and kernel.style == "block"
+    assert found.moved == found.least == 2 * 4 * 100 * 200
+    assert "100 rows of 200" in repr(found) and "by NumPy" in repr(found)
+    z = ruda.reshape(ruda.sin(x), (-1,))[3:] + 1
+    found = ruda.explain(z)
+    assert len(found.kernels) == 2 and found.moved > found.least
+    y.numpy()
+    assert "computed" in repr(ruda.explain(y)) and not ruda.explain(y).kernels
+
+
+def test_explain_tells_of_kernels_that_were_divided(monkeypatch):
+    monkeypatch.setattr(plan, "limits", lambda device: fuse.Limits(8))
+    total = ruda.zeros(10)
+    for _ in range(12):
+        total = total + ruda.zeros(10) * 0.5
+    found = ruda.explain(total)
+    assert "a kernel needs 14 arrays, the device binds 8" in repr(found)
+
+
+def test_explain_tells_of_copies_between_devices():
+    x = ruda.ones(10).to_device("sim")
+    assert "40 bytes from cpu to sim" in repr(ruda.explain(x + 1))
 
 
 # ---- random programs -----------------------------------------------------------------------------
