@@ -45,6 +45,8 @@ def realize(targets: Iterable[Node]) -> None:
     if not pending:
         return
     with _lock:
+        if pending[0].device == "cpu" and at_once(pending):
+            return
         wanted = {id(n) for n in pending}
         while True:
             order, whole = topological(pending, MOST)
@@ -211,6 +213,108 @@ def _forget() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
+
+
+# ---- small work at once --------------------------------------------------------------------------
+
+# (row, dtypes of the inputs) for which the NumPy meaning needs no conversions.
+_plain: dict[Any, bool] = {}
+
+
+def at_once(targets: list[Node]) -> bool:
+    """Compute small elementwise work on the host op by op, without a plan; False if it is not.
+
+    A kernel would cost more than NumPy takes: see `SMALL`.
+    """
+    state = settings.local.get() or settings.base
+    if state["fusion"] == "verify":
+        return False
+    order: list[Node] = []
+    seen: set[int] = set()
+    stack = targets[::-1]
+    while stack:
+        node = stack[-1]
+        if node.value is not None or id(node) in seen:
+            stack.pop()
+            continue
+        row = node.row
+        if row.kind != "elementwise" or len(order) >= MOST:  # type: ignore[union-attr]
+            return False
+        size = 1
+        for n in node.shape:
+            size *= n
+        if size >= SMALL:
+            return False
+        waits = False
+        for i in node.inputs:
+            if type(i) is Node and i.value is None and id(i) not in seen:
+                stack.append(i)
+                waits = True
+        if not waits:
+            stack.pop()
+            seen.add(id(node))
+            order.append(node)
+    with np.errstate(all="ignore"):
+        values = meanings(order)
+    for n in order:
+        n.computed(values[id(n)])
+    return True
+
+
+def meanings(order: list[Node]) -> dict[int, Any]:
+    """The values of nodes, inputs before users."""
+    values: dict[int, Any] = {}
+    for n in order:
+        values[id(n)] = meaning(n, values)
+    return values
+
+
+def meaning(n: Node, values: dict[int, Any]) -> np.ndarray[Any, Any]:
+    """The value of an elementwise node by its row's NumPy meaning."""
+    row, given, kinds = n.row, [], []
+    assert row is not None
+    for i in n.inputs:
+        if type(i) is Node:
+            kinds.append(i.dtype)
+            value = i.value
+            given.append(values[id(i)] if value is None else value)
+        else:
+            kinds.append(type(i))
+            given.append(i)
+    key = row, *kinds
+    plain = _plain.get(key)
+    if plain is None:
+        plain = _plain[key] = is_plain(n)
+    if not plain:
+        at, _ = row.dtypes(tuple(k if isinstance(k, DType) else WEAK[k] for k in kinds))
+        for position, i in enumerate(n.inputs):
+            kind = at if position or row.rule != "condition" else WEAK[bool]
+            convert = converted if type(i) is Node else intrinsics.convert
+            given[position] = convert(given[position], kind)
+    found = row.numpy(*given)
+    if type(found) is not np.ndarray:
+        found = np.asarray(found)
+    if not plain:
+        found = found.astype(n.dtype.numpy, copy=False)
+    if found.base is None and found.shape == n.shape and found.flags.c_contiguous:
+        if not any(found is v for v in given):
+            return found
+    return own(found, n.shape, given)
+
+
+def is_plain(n: Node) -> bool:
+    """Whether NumPy's own rules do what a row's do: one float dtype throughout, and floats."""
+    row = n.row
+    assert row is not None
+    nodes = [i.dtype for i in n.inputs if type(i) is Node]
+    numbers = [i for i in n.inputs if type(i) is not Node]
+    return (
+        isinstance(row.numpy, np.ufunc)
+        and row.rule in ("same", "float", "test", "parts")
+        and nodes[0].name in ("float32", "float64")
+        and all(d is nodes[0] for d in nodes)
+        and all(type(v) is float for v in numbers)
+    )
 
 
 # ---- by NumPy ------------------------------------------------------------------------------------

@@ -421,6 +421,24 @@ def from_node(node: Node) -> Tensor:
     return Tensor(Storage(node))
 
 
+def fresh(
+    row: Any, inputs: tuple[Any, ...], shape: tuple[int, ...], dtype: DType, device: str, depth: int
+) -> Tensor:
+    """The tensor of a recorded op whose shape and dtype are known: without a call of `__init__`."""
+    node = _new(Node)
+    node.row, node.inputs, node.axes, node.shape, node.dtype = row, inputs, (), shape, dtype
+    node.device, node.value, node.layout, node.exported, node.depth = device, None, None, False, depth
+    storage = _new(Storage)
+    storage.node, storage.version = node, 0
+    out = _new(Tensor)
+    out._storage, out._view, out._history, out.grad = storage, None, None, None
+    out.shape, out.dtype, out.device = shape, dtype, device
+    return out
+
+
+_new: Any = object.__new__
+
+
 def from_buffer(buffer: Any, device: str) -> Tensor:
     return from_node(graph.leaf(buffer, as_dtype(buffer.dtype), device))
 
@@ -548,8 +566,16 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {}
 def _elementwise(name: str) -> Callable[..., Tensor]:
     row = OPS[name]
     count = len(row.parameters)
+    known: dict[DType, DType] = {}  # results of one float, to record those without delay
 
     def call(*values: Any, **named: Any) -> Tensor:
+        if count == 1 and len(values) == 1 and type(values[0]) is Tensor and not named:
+            x = values[0]
+            if x.dtype in known and x._view is None and x._history is None:
+                node = x._storage.node
+                if node.depth < graph.MAX_DEPTH:
+                    made = known[x.dtype]
+                    return fresh(row, (node,), node.shape, made, node.device, node.depth + 1)
         if named or len(values) != count:
             values = bind(row.name, row.parameters, values, named)
         device = next((v.device for v in values if type(v) is Tensor), None)
@@ -559,6 +585,8 @@ def _elementwise(name: str) -> Callable[..., Tensor]:
         if row.name == "clip":
             values = clip_bounds(values)
         out = from_node(graph.record(row, [operand(v, device) for v in values]))
+        if count == 1 and values[0].dtype.is_inexact:
+            known[values[0].dtype] = out.dtype
         for v in values:
             if type(v) is Tensor and v._history is not None:
                 return attach(out, name, row.gradient, tuple(values))
@@ -824,16 +852,40 @@ def reshape(x: Tensor, /, shape: Any, *, copy: bool | None = None) -> Tensor:
 def _add_operators() -> None:
     from ruda.errors import DeviceError
 
-    def method(name: str) -> Callable[..., Any]:
+    def unary(name: str) -> Callable[..., Any]:
         call = function(name)
+        return lambda self: call(self)
 
-        def run(self: Tensor, *others: Any) -> Any:
+    def binary(name: str) -> Callable[..., Any]:
+        call, row = function(name), OPS[name]
+        known: dict[DType, DType] = {}  # results of two floats, to record those without delay
+        numbers = () if name == "pow" else (float, int)
+
+        def run(self: Tensor, other: Any) -> Any:
+            kind = self.dtype
+            if kind in known and self._view is None and self._history is None:
+                x = self._storage.node
+                depth = x.depth
+                if type(other) is Tensor:
+                    if other.dtype is kind and other._view is None and other._history is None:
+                        y = other._storage.node
+                        if y.depth > depth:
+                            depth = y.depth
+                        alike = x.shape == y.shape and x.device == y.device
+                        if alike and depth < graph.MAX_DEPTH:
+                            return fresh(row, (x, y), x.shape, known[kind], x.device, depth + 1)
+                elif type(other) in numbers and depth < graph.MAX_DEPTH:
+                    return fresh(row, (x, other), x.shape, known[kind], x.device, depth + 1)
             try:
-                return call(self, *others)
+                out = call(self, other)
             except TypeError as error:
                 if isinstance(error, DTypeError | DeviceError):
                     raise
                 return NotImplemented
+            alike = type(other) in numbers or (isinstance(other, Tensor) and other.dtype is kind)
+            if kind.kind == "float" and alike:
+                known[kind] = out.dtype
+            return out
 
         return run
 
@@ -879,7 +931,7 @@ def _add_operators() -> None:
     for row in list(OPS.values()):
         if not row.operator:
             continue
-        setattr(Tensor, row.operator, method(row.name))
+        setattr(Tensor, row.operator, (binary if len(row.parameters) == 2 else unary)(row.name))
         if len(row.parameters) == 2 and row.rule != "test":
             bare = row.operator.strip("_")
             setattr(Tensor, f"__r{bare}__", reflected(row.name))
