@@ -241,8 +241,8 @@ def at_once(targets: list[Node]) -> bool:
         if row.kind != "elementwise" or len(order) >= MOST:  # type: ignore[union-attr]
             return False
         size = 1
-        for n in node.shape:
-            size *= n
+        for length in node.shape:
+            size *= length
         if size >= SMALL:
             return False
         waits = False
@@ -271,7 +271,9 @@ def meanings(order: list[Node]) -> dict[int, Any]:
 
 def meaning(n: Node, values: dict[int, Any]) -> np.ndarray[Any, Any]:
     """The value of an elementwise node by its row's NumPy meaning."""
-    row, given, kinds = n.row, [], []
+    row = n.row
+    given: list[Any] = []
+    kinds: list[Any] = []
     assert row is not None
     for i in n.inputs:
         if type(i) is Node:
@@ -291,7 +293,7 @@ def meaning(n: Node, values: dict[int, Any]) -> np.ndarray[Any, Any]:
             kind = at if position or row.rule != "condition" else WEAK[bool]
             convert = converted if type(i) is Node else intrinsics.convert
             given[position] = convert(given[position], kind)
-    found = row.numpy(*given)
+    found: np.ndarray[Any, Any] = row.numpy(*given)
     if type(found) is not np.ndarray:
         found = np.asarray(found)
     if not plain:

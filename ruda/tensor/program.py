@@ -98,7 +98,7 @@ def topological(targets: Sequence[Node], most: int) -> tuple[list[Node], bool]:
             stack.pop()
             continue
         before = len(stack)
-        for i in node.inputs:
+        for i in node.inputs[::-1]:
             if type(i) is Node and i.value is None and id(i) not in seen:
                 stack.append(i)
         if len(stack) == before:

@@ -427,10 +427,16 @@ def fresh(
     """The tensor of a recorded op whose shape and dtype are known: without a call of `__init__`."""
     node = _new(Node)
     node.row, node.inputs, node.axes, node.shape, node.dtype = row, inputs, (), shape, dtype
-    node.device, node.value, node.layout, node.exported, node.depth = device, None, None, False, depth
+    node.device, node.value, node.layout, node.exported, node.depth = (
+        device,
+        None,
+        None,
+        False,
+        depth,
+    )
     storage = _new(Storage)
     storage.node, storage.version = node, 0
-    out = _new(Tensor)
+    out: Tensor = _new(Tensor)
     out._storage, out._view, out._history, out.grad = storage, None, None, None
     out.shape, out.dtype, out.device = shape, dtype, device
     return out
