@@ -2,6 +2,7 @@
 
     x = ruda.random.uniform(seed, ruda.grid(1))            # in a kernel: this thread's number
     x = ruda.random.uniform(seed, numpy.arange(1000))      # on the host: the same numbers
+    x = ruda.random.Generator(seed).uniform((1000,))       # a tensor on any device: the same
 
 The generator is Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as
 1, 2, 3; SC 2011). It turns a key of two and a counter of four 32-bit words into four words, with
@@ -36,9 +37,11 @@ import numpy as np
 from ruda.errors import DTypeError
 
 __all__ = [
+    "Generator",  # noqa: F822 - made by __getattr__
     "bits",
     "bits4",
     "create_xoroshiro128p_states",
+    "default_rng",  # noqa: F822
     "exponential",
     "init_xoroshiro128p_states",
     "normal",
@@ -59,6 +62,16 @@ __all__ = [
     "xoroshiro128p_uniform_float32",
     "xoroshiro128p_uniform_float64",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What makes tensors is imported when it is first used."""
+    if name not in ("Generator", "default_rng"):
+        raise AttributeError(f"module 'ruda.random' has no attribute {name!r}")
+    from ruda.tensor import generator
+
+    return getattr(generator, name)
+
 
 # Multipliers and key increments of Philox4x32, from the paper.
 M0, M1 = np.uint32(0xD2511F53), np.uint32(0xCD9E8D57)

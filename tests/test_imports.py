@@ -22,7 +22,8 @@ LAYERS = {
     "registry": (("backends",), ("base", "contract")),
     "jit": (("jit.*",), ("base", "contract", "registry")),
     "backend": (("backends.*",), ("base", "contract", "jit")),
-    "tensor": (("tensor.*",), ("base", "contract", "registry", "jit")),
+    "random": (("random",), ("base",)),
+    "tensor": (("tensor.*",), ("base", "contract", "registry", "jit", "random")),
     "blas": (("blas.*",), ("base", "jit", "tensor")),
     "ccl": (("ccl.*",), ("base", "jit", "tensor")),
     "data": (("data.*",), ("base", "tensor")),
@@ -31,11 +32,13 @@ LAYERS = {
     "llm": (("llm.*",), ("base", "tensor", "blas", "ccl", "dnn", "nn")),
     # The package itself and its commands stand above all, and know no backend either.
     "top": (("*",), ("base", "contract", "registry", "jit", "tensor", "blas", "ccl", "data", "dnn",
-                     "nn", "llm")),
+                     "nn", "llm", "random")),
 }  # fmt: skip
 
 # Imports against an arrow, made inside a function when it is called, and why each must be.
 EXCEPTIONS = {
+    ("random", "tensor.generator"): "a generator makes tensors, when one is asked for",
+    ("random", ""): "states of xoroshiro128+ are put on a device",
     ("dtypes", "jit.intrinsics"): "float32(x) on the host converts as kernels do",
     ("dtypes", "jit.types"): "float32[:] is a type of the kernel language",
     ("backends.base", "backends"): "a pickled array finds the backend of its device",
