@@ -67,7 +67,7 @@ def _has(owner: object, name: str) -> bool:
 
 def numba_cuda() -> str:
     """docs/numba-cuda.md: each name of numba.cuda and what becomes of it."""
-    rows = porting.rows()
+    rows = [row for row in porting.rows() if row.area != porting.UNDOCUMENTED]
     counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in porting.VERDICTS}
     planned = sum(row.verdict != "refused" and not is_built(row.ruda) for row in rows)
     known = (HERE / "numba-cuda-names.txt").read_text("utf-8").splitlines()[0].removeprefix("# ")
@@ -82,7 +82,7 @@ def numba_cuda() -> str:
         "Functions of `libdevice`, `fp16` and `bf16` take the dtype of their argument, where "
         "numba-cuda converts to the one in the name.\n",
     ]
-    for area, group in itertools.groupby(rows, key=lambda row: row.area):
+    for area, group in itertools.groupby(porting.rows(), key=lambda row: row.area):
         out += [f"\n## {area}\n", "| numba.cuda | | ruda | |", "|---|---|---|---|"]
         for row in group:
             name = f"`{row.ruda}`" if row.ruda and row.ruda != row.name else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import difflib
 import importlib
 import os
 import sys
@@ -17,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ruda.errors import KernelError, RudaError, UsageError
-from ruda.settings import settings
+from ruda.settings import described, settings
 
 
 class Argument(NamedTuple):
@@ -47,9 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(_message(error), file=sys.stderr)
         return 1
-    except BrokenPipeError:  # `ruda cache list | head`
+    except BrokenPipeError:  # `ruda cache list | head`: the reader has what it wants
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return 0
     except KeyboardInterrupt:
         return 130
 
@@ -57,7 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     import ruda
 
-    parser = argparse.ArgumentParser("ruda", description=ruda.__doc__)
+    parser = argparse.ArgumentParser(
+        "ruda",
+        description=ruda.__doc__,
+        epilog=f"settings, in the environment or ruda.config(...):\n{described()}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"ruda {ruda.__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
@@ -106,9 +112,11 @@ def info(chosen: argparse.Namespace) -> None:
     print(f"{'features':14}{parts['cpu features']}")
     for device in _devices(ruda):
         print(f"{'device':14}{device}")
-    for row, value in settings:
-        if value != row.default:
-            print(f"{'setting':14}{row.variable}={value!r} (default {row.default!r})")
+    changed = [(row, value) for row, value in settings if value != row.default]
+    for row, value in changed:
+        print(f"{'setting':14}{row.variable}={value!r} (default {row.default!r})")
+    if not changed:
+        print(f"{'settings':14}all at their defaults; `ruda --help` lists them")
     for name, value in sorted(os.environ.items()):
         if name.startswith(FOREIGN):
             print(f"{'variable':14}{name}={value}")
@@ -160,12 +168,20 @@ def cache_command(chosen: argparse.Namespace) -> None:
 def _list_cache(kernel: str | None) -> None:
     from ruda.jit import cache
 
-    found = [e for e in cache.entries() if kernel in (None, e.name)]
+    every = cache.entries()
+    found = [e for e in every if kernel in (None, e.name)]
+    if not found and kernel is not None:
+        names = sorted({e.name for e in every if e.name})
+        close = [n for n in names if n.rpartition(".")[2] == kernel]
+        close = close or difflib.get_close_matches(kernel, names, 3)
+        meant = f"; did you mean {' or '.join(close)}?" if close else ""
+        raise UsageError(f"the cache has no kernel {kernel}{meant}")
     for entry in found:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
         details = [entry.parts[part] for part in ("target", "types") if part in entry.parts]
         name = entry.name or "(no name)"
-        line = f"{entry.key[:12]}  {_size(entry.size):>9}  {used}  {name} ({', '.join(details)})"
+        made_for = f" ({', '.join(details)})" if details else ""
+        line = f"{entry.key[:12]}  {_size(entry.size):>9}  {used}  {name}{made_for}"
         print(f"{line}  {entry.problem}".rstrip())
     print(f"{len(found)} kernels, {_size(sum(entry.size for entry in found))}")
 
@@ -181,7 +197,8 @@ def _size(bytes: float) -> str:
 def compile_command(chosen: argparse.Namespace) -> None:
     """Print the source that a kernel becomes."""
     compiled = _load("ruda.jit.tools", "compile_command")
-    print(compiled(*_kernel(chosen.kernel), target=chosen.target, **_specialisation(chosen)))
+    options = {"target": chosen.target, "assembly": chosen.assembly, **_specialisation(chosen)}
+    print(compiled(*_kernel(chosen.kernel), **options))
 
 
 def export_command(chosen: argparse.Namespace) -> None:
@@ -293,6 +310,7 @@ COMMANDS = (
     Command("compile", compile_command, "print what a kernel becomes for a target", (
         Argument("kernel", "the kernel, such as train.py:saxpy", {"metavar": "FILE:KERNEL"}),
         Argument("--target", "cpu, cuda, wgpu, ...; default cpu", {"default": "cpu"}),
+        Argument("--assembly", "the machine code, of cpu and cuda", {"action": "store_true"}),
         *SPECIALISATION,
     )),
     Command("export", export_command, "write a kernel as a web page that runs it on WebGPU", (
@@ -320,7 +338,8 @@ COMMANDS = (
         Argument("--resume", "go on from the checkpoint", {"action": "store_true"}),
     )),
     Command("cache", cache_command, "look at the disk cache of compiled kernels, or empty it", (
-        Argument("action", "list, clear or path", {"choices": ("list", "clear", "path")}),
+        Argument("action", "list (the default), clear or path",
+                 {"choices": ("list", "clear", "path"), "nargs": "?", "default": "list"}),
         Argument("--kernel", "only this one, such as __main__.saxpy", {"default": None}),
     )),
     Command("info", info, "print what a bug report needs"),

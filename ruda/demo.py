@@ -6,7 +6,6 @@ shared and global atomics. The picture is checked as it is, and tiled to 4096 x 
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import ruda
+from ruda.errors import UsageError
 
 TILE = 16
 HALO = TILE + 2
@@ -166,17 +166,19 @@ def photograph(path: str | None) -> Image:
         try:
             from sklearn.datasets import load_sample_image
         except ImportError:
-            sys.exit("the demo needs a photograph: pip install 'ruda[demo]', or name a file")
+            raise UsageError(
+                "the demo needs a photograph: pip install 'ruda[demo]', or name a file"
+            ) from None
         pixels = load_sample_image("china.jpg")
     else:
         try:
             from PIL import Image as pillow
         except ImportError:
-            sys.exit("reading pictures needs pillow: pip install 'ruda[demo]'")
+            raise UsageError("reading pictures needs pillow: pip install 'ruda[demo]'") from None
         try:
             pixels = np.asarray(pillow.open(path).convert("RGB"))
         except OSError as error:
-            sys.exit(f"cannot read {path}: {error}")
+            raise UsageError(f"cannot read {path}: {error}") from None
     grey: Image = (pixels @ np.array([0.299, 0.587, 0.114]) / 255).astype(np.float32)
     return grey
 

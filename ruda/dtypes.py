@@ -179,7 +179,7 @@ def as_dtype(value: Any) -> DType:
             found = _from_numpy(value)
         if found is not None:
             return found
-        raise DTypeError(f"{value!r} is not a dtype; there are {', '.join(d.name for d in ALL)}")
+        raise DTypeError(f"{value!r} is not a dtype; {_similar(value)}")
     if value is bool:
         return bool_
     if value is int:
@@ -195,6 +195,17 @@ def as_dtype(value: Any) -> DType:
     if found is None:
         raise DTypeError(f"{value!r} is not a dtype that ruda has")
     return found
+
+
+def _similar(name: str) -> str:
+    """What a wrong name of a dtype was meant to be."""
+    import difflib
+
+    if name.endswith("*"):
+        return f"an array is written {name.rstrip('* ')}[:]"
+    names = [d.name for d in ALL]
+    close = difflib.get_close_matches(name, names, 1)
+    return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names)}"
 
 
 def _from_numpy(value: Any) -> DType | None:

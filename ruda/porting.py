@@ -12,6 +12,7 @@ import re
 from importlib import resources
 from typing import Any, NamedTuple
 
+UNDOCUMENTED = "Not documented by numba-cuda, but met in programs"  # the area of such names
 VERDICTS = ("same", "different", "refused")
 
 
@@ -95,8 +96,9 @@ def attribute(name: str) -> Any:
     if name in GROUPS:
         return Group(name)
     row = next((row for row in rows() if row.name == name), None)
-    if row is None:
-        raise AttributeError(f"module 'ruda' has no attribute {name!r}")
+    if row is None:  # with name and object, Python adds "Did you mean" to a traceback
+        ruda = importlib.import_module("ruda")
+        raise AttributeError(f"module 'ruda' has no attribute {name!r}", name=name, obj=ruda)
     if row.verdict == "refused":
         raise AttributeError(f"ruda has no `{name}`: {row.text}")
     if row.ruda == name:

@@ -45,6 +45,7 @@ EXCEPTIONS = {
     ("backends.interop", "backends"): "an array of a GPU finds its backend",
     ("backends.base", "jit.support"): "what a device can do is asked of its emitter",
     ("backends.base", "porting"): "attributes that numba-cuda has are refused with a hint",
+    ("jit.calls.attributes", "porting"): "names that numba-cuda has are refused with a hint",
     ("backends.wgpu.launch", "backends.cpu.reports"): "reports have one form on all devices",
     ("backends.ascend.device", "backends.cpu.reports"): "reports have one form on all devices",
     ("backends.ascend.npu", "backends.cpu.reports"): "reports have one form on all devices",

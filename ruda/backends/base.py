@@ -125,6 +125,12 @@ class DeviceInfo:
 
         return dict(support.dtypes(self.name))
 
+    def __repr__(self) -> str:
+        return f"<ruda device {self.name}: {self.description} ({self.kind})>"
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing_attribute(self, "Device", name)
+
 
 class Backend(Protocol):
     """One folder and one registry line. `fallback` of `launcher` is called with the same arguments
@@ -765,7 +771,9 @@ def missing_attribute(owner: object, group: str, name: str) -> AttributeError:
         text = "" if row is None else f": {row.text}"
         if row is not None and row.ruda:
             text = f", but `{row.ruda}`{text if row.text else ''}"
-    return AttributeError(f"{type(owner).__name__} has no attribute {name!r}{text}")
+    # With name and object, Python itself adds "Did you mean" to a traceback.
+    message = f"{type(owner).__name__} has no attribute {name!r}{text}"
+    return AttributeError(message, name=name, obj=None if text else owner)
 
 
 # ---- streams and events --------------------------------------------------------------------------
@@ -847,6 +855,9 @@ class Event:
                 raise DeviceError("an event has a time only after `record`")
         assert self._time is not None and end._time is not None
         return (end._time - self._time) / 1e6
+
+    def __repr__(self) -> str:
+        return f"<ruda.Event of {self.device}>"
 
     def __getattr__(self, name: str) -> Any:
         raise missing_attribute(self, "Event", name)

@@ -280,6 +280,16 @@ def elements(t: Translator, value: Value, shape: tuple[int, ...], place: Place) 
     return lambda index: number
 
 
+# A thread computes an element, so the host's array expression becomes an expression of elements.
+ELEMENTS = {
+    1: "a thread computes one element: `i = ruda.grid(1)`, then `if i < out.size:` and "
+    "`out[i] = ...` of `a[i]`",
+    2: "a thread computes one element: `j, i = ruda.grid(2)`, then `if i < out.shape[0] and "
+    "j < out.shape[1]:` and `out[i, j] = ...` of `a[i, j]`",
+    3: "a thread computes one element: take its indices from ruda.grid, and loop over other axes",
+}
+
+
 def elementwise(t: Translator, operands: list[Value], combine: Any, place: Place) -> Value:
     """An array expression on small arrays of constant shape: the result is a new local array."""
     shapes = []
@@ -288,8 +298,8 @@ def elementwise(t: Translator, operands: list[Value], combine: Any, place: Place
             shape = v.static_shape
             if shape is None:
                 raise UnsupportedError(
-                    f"an expression on {v.describe()} would need memory of run-time size", place,
-                    hint="write the loop over its elements",
+                    f"an expression on the whole of {v.describe()} is not in the kernel language",
+                    place, hint=ELEMENTS[min(v.ndim, 3)],
                 )  # fmt: skip
             shapes.append(shape)
     try:

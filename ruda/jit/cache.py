@@ -556,7 +556,9 @@ def lookups(kernel: Any = None) -> list[Lookup]:
 
 # A part, and how a sentence calls it.
 WORDS = {
-    "ir": "the source, a captured value or an option",
+    "ir": "the source or a captured value",
+    "captured": "a captured number",
+    "options": "an option",
     "data": "a captured array",
     "places": "a line number",
     "types": "the argument types",
@@ -601,22 +603,26 @@ def _difference(one: Lookup, stored: list[Info]) -> str:
     ]
     if not candidates:
         return "nothing was stored for this kernel"
-    _, _, differing = min(
-        (len(different := _differing(info.parts, one.parts)), -info.created, different)
-        for info in candidates
-    )
+    nearest = min(candidates, key=lambda i: (len(_differing(i.parts, one.parts)), -i.created))
+    differing = _differing(nearest.parts, one.parts)
     if not differing:
         return "it was stored under another key"
-    return "; ".join(differing)
+    if any(name in differing for name in IN_THE_IR):
+        differing = [name for name in differing if name != "ir"]
+    return "; ".join(_change(name, nearest.parts, one.parts) for name in differing)
+
+
+# A change of these is a change of the IR as well, which then says nothing more.
+IN_THE_IR = ("types", "captured", "options")
 
 
 def _differing(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    sentences = []
-    for name in sorted(old.keys() | new.keys()):
-        before, after = old.get(name, "nothing"), new.get(name, "nothing")
-        if before == after:
-            continue
-        readable = not (before.startswith("sha256:") or after.startswith("sha256:"))
-        values = f": {before or 'nothing'} -> {after or 'nothing'}" if readable else ""
-        sentences.append(f"{WORDS.get(name, name)} changed{values}")
-    return sentences
+    return [n for n in sorted(old.keys() | new.keys()) if old.get(n) != new.get(n)]
+
+
+def _change(name: str, old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    """One part that differs, with its values where they can be read."""
+    before, after = old.get(name, ""), new.get(name, "")
+    readable = not (before.startswith("sha256:") or after.startswith("sha256:"))
+    values = f": {before or 'nothing'} -> {after or 'nothing'}" if readable else ""
+    return f"{WORDS.get(name, name)} changed{values}"

@@ -8,6 +8,7 @@ specialisation depends on is its key: argument types, captured values, device, o
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import inspect
 import math
@@ -22,7 +23,14 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, overload
 import numpy as np
 
 from ruda import backends
-from ruda.backends.base import Binary, DeviceArray, Launch, Stream, observers
+from ruda.backends.base import (
+    Binary,
+    DeviceArray,
+    Launch,
+    Stream,
+    missing_attribute,
+    observers,
+)
 from ruda.dtypes import DType
 from ruda.errors import (
     NOWHERE,
@@ -138,6 +146,19 @@ def content(value: Any) -> Any:
     return _Same(value)
 
 
+def captured_numbers(captures: Sequence[Capture], function: types.FunctionType) -> str:
+    """The numbers among captured values, by their names in the kernel: `RADIUS=3, factor=0.5`."""
+    cells = dict(
+        zip(map(id, function.__closure__ or ()), function.__code__.co_freevars, strict=True)
+    )
+    found = {
+        f"{c.key if isinstance(c.holder, dict) else cells.get(id(c.holder), '?')}={c.value!r}"
+        for c in captures
+        if isinstance(c.value, (bool, int, float, complex, np.generic)) and c.is_immutable
+    }
+    return ", ".join(sorted(found))
+
+
 def _has_array(value: Any) -> bool:
     if isinstance(value, tuple):
         return any(_has_array(v) for v in value)
@@ -217,6 +238,7 @@ class Kernel(Generic[P]):
     __name__: str
     __qualname__: str
     __module__: str
+    signatures: tuple[Signature, ...]
 
     def __init__(
         self,
@@ -326,15 +348,8 @@ class Kernel(Generic[P]):
         """The IR for given types, with the block's size in it only if needed; what it captured."""
         from ruda.jit import frontend
 
-        o = self.options
-        deterministic = settings.deterministic
         options = frontend.Options(
-            None,
-            settings.fastmath if o.fastmath is None else o.fastmath,
-            (not deterministic) if o.contract is None else o.contract,
-            o.wraparound,
-            bool(o.debug or (settings.check if o.check is None else o.check)),
-            unroll_limit=settings.unroll_limit,
+            None, **self._translation_options(), unroll_limit=settings.unroll_limit
         )
         for known in (None, block):
             try:
@@ -351,6 +366,16 @@ class Kernel(Generic[P]):
                 continue
             break
         return translation.function, captures_of(translation)
+
+    def _translation_options(self) -> dict[str, Any]:
+        """The decorator's options, else the settings'."""
+        o = self.options
+        return {
+            "fastmath": settings.fastmath if o.fastmath is None else o.fastmath,
+            "contract": (not settings.deterministic) if o.contract is None else o.contract,
+            "wraparound": o.wraparound,
+            "check": bool(o.debug or (settings.check if o.check is None else o.check)),
+        }
 
     def specialise(
         self, argument_types: tuple[Type, ...], device: str, block: tuple[int, int, int] | None
@@ -476,6 +501,9 @@ class Kernel(Generic[P]):
         parts: dict[str, str | bytes] = dict(cache.environment_parts(made.device))
         parts["name"] = cache.name_of(self)
         parts["types"] = ", ".join(map(str, made.types))
+        # What follows is in the IR already; of itself it makes the difference readable.
+        parts["options"] = ", ".join(f"{k}={v}" for k, v in self._translation_options().items())
+        parts["captured"] = captured_numbers(made.captures, self.py_func)
         # A kernel that only moved in its file is the same: statements do not print their places.
         parts["ir"] = repr(replace(function, place=NOWHERE))
         parts["data"] = b"".join(a.data or b"" for a in function.arrays)
@@ -585,6 +613,11 @@ class Kernel(Generic[P]):
     def __repr__(self) -> str:
         kind = "device function" if self.options.device else "kernel"
         return f"<ruda {kind} {self.__qualname__}{self.signature}>"
+
+    if not TYPE_CHECKING:  # a type checker should take a wrong name for wrong
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, "CUDADispatcher", name)
 
     def __get__(self, instance: Any, owner: Any = None) -> Kernel[P]:
         """A kernel in a class is what a static method is."""
@@ -721,6 +754,11 @@ class Configured:
 
     def __repr__(self) -> str:
         return f"<{self.kernel.__name__}{[self.launch.grid, self.launch.block]}>"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, "CUDADispatcher[]", name)
 
 
 def _state() -> tuple[int, object]:
@@ -1045,13 +1083,15 @@ def jit(
     shared_memory_carveout: Any = None,
     link: Any = (),
     extensions: Any = (),
+    **others: Any,
 ) -> Any:
     """Compile a Python function for a grid of threads.
 
     `@ruda.jit`, `@ruda.jit(device=True)`, `@ruda.jit("void(f32[:], f32)")` and lists of signatures
     work as in numba-cuda. `fastmath` allows approximate functions; `contract=False` forbids fused
     multiply-add; `wraparound=False` promises that no index is negative; `check=True` (or
-    `debug=True`) checks bounds and integer division.
+    `debug=True`) checks bounds and integer division; `cache=False` keeps the kernel off the disk.
+    The other options are numba-cuda's, see docs/numba-cuda.md.
 
     >>> import numpy as np, ruda
     >>> @ruda.jit
@@ -1063,6 +1103,8 @@ def jit(
     >>> saxpy[1, 32](2.0, x, x, out); out
     array([0., 3., 6., 9.], dtype=float32)
     """
+    for name, value in others.items():
+        _check_option(name, value)
     if link or extensions:
         raise NotImplementedError(
             f"`{'link' if link else 'extensions'}` is not in ruda: foreign code is not linked into "
@@ -1090,6 +1132,13 @@ def jit(
         kernel: Kernel[Any] = Kernel(function, options, declared)
         if not device:
             for signature in declared:
+                if signature.result is not None:
+                    arguments = ", ".join(map(str, signature.arguments))
+                    raise LaunchTypeError(
+                        f"`{kernel.__name__}` is declared to return {signature.result}, but a "
+                        f"kernel returns nothing: write 'void({arguments})' and store the result "
+                        "in an array argument, or for a device function `device=True`"
+                    )
                 kernel._check_signature(signature.arguments)
                 try:
                     kernel.translate(signature.arguments, block=(256, 1, 1))
@@ -1098,6 +1147,37 @@ def jit(
         return kernel
 
     return decorate
+
+
+# Options of numba's other decorators, and what to do instead.
+FOREIGN_OPTIONS = {
+    "target": 'leave it out: a launch runs where its arrays are, or on ruda.config(device="cuda")',
+    "parallel": "leave it out: a kernel is parallel over its grid",
+    "forceobj": "leave it out: a kernel is always compiled",
+    "looplift": "leave it out: a kernel is always compiled",
+    "boundscheck": "write `check=True`",
+    "error_model": "leave it out: division never raises; `check=True` reports division by zero",
+    "locals": "convert where a variable is assigned: `total = ruda.float64(0)`",
+    "signature": 'give it first: @ruda.jit("void(f32[:], f32)")',
+    "argtypes": 'give a signature first: @ruda.jit("void(f32[:], f32)")',
+    "restype": 'give a signature first: @ruda.jit("void(f32[:], f32)")',
+    "bind": "leave it out: kernels are compiled when first launched",
+    "abi": "leave it out: foreign code is not linked into kernels",
+    "abi_info": "leave it out: foreign code is not linked into kernels",
+    "device_id": "leave it out: a launch runs where its arrays are, or on ruda.config(device=...)",
+}
+
+
+def _check_option(name: str, value: Any) -> None:
+    """An option that `jit` does not have: numba's, which says what kernels always are, or none."""
+    if name in ("nopython", "nogil") and value:
+        return  # always so
+    hint = FOREIGN_OPTIONS.get(name, "a kernel is always compiled, and never holds the lock")
+    if name not in FOREIGN_OPTIONS and name not in ("nopython", "nogil"):
+        known = [p for p in inspect.signature(jit).parameters if p != "others"]
+        close = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean `{close[0]}`?" if close else f"there are {', '.join(known[2:])}"
+    raise LaunchTypeError(f"@ruda.jit has no option `{name}={value!r}`: {hint}")
 
 
 def _is_signature(value: Any) -> bool:

@@ -54,6 +54,21 @@ class Coordinates:
         return f"ruda.{self.__ruda_name__}"
 
 
+def _refuse_arithmetic(kind: type) -> None:
+    """Names of kernels in the host's arithmetic say what they are, not that `+` has no meaning."""
+
+    def method(self: Any, *others: Any) -> Any:
+        return _outside(self.__ruda_name__)
+
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor",
+                 "lshift", "rshift"):  # fmt: skip
+        setattr(kind, f"__{name}__", method)
+        setattr(kind, f"__r{name}__", method)
+    for name in ("lt", "le", "gt", "ge", "neg", "int", "float", "index"):
+        setattr(kind, f"__{name}__", method)
+
+
+_refuse_arithmetic(Coordinates)
 threadIdx = Coordinates("threadIdx", "Index of the thread in its block.")
 blockIdx = Coordinates("blockIdx", "Index of the block in the grid.")
 blockDim = Coordinates("blockDim", "Threads of a block along each axis.")
@@ -70,6 +85,7 @@ class _Scalar:
         return f"ruda.{self.__ruda_name__}"
 
 
+_refuse_arithmetic(_Scalar)
 laneid = _Scalar("laneid", "Index of the thread in its warp, 0 to 31.")
 warpsize = 32
 

@@ -193,11 +193,8 @@ def _name(site: Barrier | Warp) -> str:
             return f"syncthreads_{vote}()"
         case Warp(op="activemask"):
             return "activemask()"
-        case Warp(op="match_any" | "match_all"):
-            return f"{site.op}_sync()"
         case Warp(op=op):
-            parts = op.split("_")
-            return "_".join([parts[0], "sync", *parts[1:]]) + "()"
+            return f"{op}_sync()"
 
 
 def _where(thread: Thread) -> str:

@@ -7,6 +7,7 @@ it, and begin with one line that says what it was made for.
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import linecache
 import os
@@ -20,6 +21,7 @@ from ruda import backends
 from ruda.dtypes import DType
 from ruda.errors import (
     DTypeError,
+    KernelTypeError,
     LaunchTypeError,
     LaunchValueError,
     Place,
@@ -59,7 +61,8 @@ def described_types(
     if len(given) != len(open_names):
         raise LaunchTypeError(
             f"`{kernel.__name__}` takes {len(names)} arguments ({', '.join(names)}): "
-            f"give a type for each of {', '.join(open_names) or 'none'}, not {len(given)}"
+            f"give a type for each of {', '.join(open_names) or 'none'}, not {len(given)}; "
+            f"perhaps {suggested_types(kernel, open_names)}"
         )
     found = iter(given)
     return tuple(
@@ -119,9 +122,45 @@ def _last_launch(kernel: Kernel[Any], block: Any) -> tuple[tuple[Type, ...], Any
     for variants in reversed(kernel._specialisations.values()):
         return variants[0].types, block or variants[0].function.block
     raise LaunchTypeError(
-        f"`{kernel.__name__}` was not launched yet: give its types, such as "
-        f"{', '.join(repr('f32[:]') for _ in kernel.parameters)}"
+        f"`{kernel.__name__}` was not launched yet: give its types, perhaps "
+        f"{suggested_types(kernel, kernel.parameters)}"
     )
+
+
+def suggested_types(kernel: Kernel[Any], names: Sequence[str]) -> str:
+    """Types that suit the way in which a kernel uses its parameters, as text to be copied.
+
+    >>> import ruda
+    >>> @ruda.jit
+    ... def scale(x, image, factor):
+    ...     i, j = ruda.grid(2)
+    ...     image[j, i] = x[i] * factor
+    >>> suggested_types(scale, scale.parameters)
+    '"f32[:]", "f32[:, :]", "f32"'
+    """
+    from ruda.jit.frontend.source import definition
+
+    ndims: dict[str, int] = {}
+
+    def array(node: ast.AST, ndim: int) -> None:
+        if isinstance(node, ast.Name):
+            ndims[node.id] = max(ndims.get(node.id, 0), ndim)
+
+    for node in ast.walk(definition(kernel.py_func).tree):
+        match node:
+            case ast.Subscript(value=owner, slice=ast.Tuple(elts=indices)):
+                array(owner, len(indices))
+            case ast.Subscript(value=owner) | ast.Attribute(value=owner):
+                array(owner, 1)
+            case ast.Assign(
+                targets=[ast.Tuple(elts=names_of)], value=ast.Attribute(owner, "shape")
+            ):
+                array(owner, len(names_of))
+            case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="atomic")), args=args):
+                index = args[1] if len(args) > 1 else None
+                array(args[0], len(index.elts) if isinstance(index, ast.Tuple) else 1)
+    axes = {n: ", ".join(":" * ndims[n]) for n in names if n in ndims}
+    return ", ".join(f'"f32[{axes[n]}]"' if n in axes else '"f32"' for n in names)
 
 
 def _emitted(found: Description) -> Any:
@@ -155,10 +194,16 @@ def assembly(kernel: Kernel[Any], target: str, specs: Sequence[Any], **options: 
     """What `Kernel.assembly` gives."""
     backend: Any = backends.get(target)
     if not hasattr(backend, "assembly"):
-        raise NotImplementedError(f"{target} has no assembly to show")
+        raise LaunchTypeError(
+            f"{target} has no assembly to show: `kernel.source({target!r}, ...)` is its text, "
+            f"on the command line without --assembly"
+        )
     found = describe(kernel, target, specs, **options)
     text: str = backend.assembly(_emitted(found), backend.target(target))
     return _headed(found, text)
+
+
+_assembly = assembly  # where a parameter has its name
 
 
 # ---- explain -------------------------------------------------------------------------------------
@@ -529,14 +574,23 @@ def compile_command(
     block: Any = None,
     constexpr: dict[str, Any] | None = None,
     shared: int = 0,
+    assembly: bool = False,
 ) -> str:
     """The text that a kernel of a file becomes, for the command `ruda compile`."""
     found = kernel_of(file, kernel)
+    make = _assembly if assembly else source
+    open_names = [n for n in found.parameters if n not in (constexpr or {})]
     try:
         specs = split_types(types or "")
-        return source(found, target, specs, block=block, constexpr=constexpr, shared=shared)
+        return make(found, target, specs, block=block, constexpr=constexpr, shared=shared)
     except DTypeError as error:
         raise UsageError(f"--types {types}: {error}") from None
+    except (KernelTypeError, LaunchTypeError) as error:
+        suggested = suggested_types(found, open_names).replace('"', "")
+        given = ", ".join(split_types(types or ""))
+        if suggested and suggested != given and not found.signatures:
+            error.add_note(f'hint: --types "{suggested}" suits the way the parameters are used')
+        raise
 
 
 def kernel_of(file: str, kernel: str) -> Kernel[Any]:

@@ -289,9 +289,33 @@ def type_of(value: Any, name: str = "argument") -> Type:
         return value.__ruda_array_type__  # type: ignore[no-any-return]
     if isinstance(value, bool | int | float):  # subclasses
         return type_of(kind.__mro__[-2](value), name)
-    raise LaunchTypeError(
-        f"{name}: a kernel takes arrays, numbers, tuples and records, not {kind.__name__}"
-    )
+    wanted = "a kernel takes arrays, numbers, tuples and records"
+    raise LaunchTypeError(f"{name}: {wanted}, not {kind.__name__}{_instead(kind, name)}")
+
+
+# What to pass for a Python object that is no argument of kernels, by the name of its class.
+INSTEAD = {
+    "list": "np.asarray({name})`, kept for the results if it is written",
+    "range": "np.asarray({name})`",
+    "set": "np.array(sorted({name}))`",
+    "frozenset": "np.array(sorted({name}))`",
+    "dict": "np.array(list({name}.values()))`, and the keys in another array",
+    "bytes": "np.frombuffer({name}, np.uint8)`",
+    "bytearray": "np.frombuffer({name}, np.uint8)`",
+    "memoryview": "np.asarray({name})`",
+    "Decimal": "float({name})`",
+    "Fraction": "float({name})`",
+    "date": "{name}.toordinal()`",
+    "datetime": "{name}.timestamp()`",
+    "timedelta": "{name}.total_seconds()`",
+    "DataFrame": "{name}.to_numpy()`",
+    "Series": "{name}.to_numpy()`",
+}
+
+
+def _instead(kind: type, name: str) -> str:
+    text = INSTEAD.get(kind.__name__)
+    return "" if text is None else f"; pass `{text.format(name=name.strip('`'))}"
 
 
 def _element(dtype: np.dtype[Any], name: str, what: str) -> ElementType:

@@ -893,7 +893,7 @@ def test_why_a_hit_and_a_first_miss(file):
 @pytest.mark.parametrize(
     ("part", "value", "sentence"),
     [
-        ("ir", "y" * 1000, "the source, a captured value or an option changed"),
+        ("ir", "y" * 1000, "the source or a captured value changed"),
         ("types", "float64[:]", "the argument types changed: float32[:] -> float64[:]"),
         ("numba", "2", "numba changed: 1 -> 2"),
         ("cpu", "Zen 9", "the CPU changed: nothing -> Zen 9"),
@@ -910,7 +910,7 @@ def test_why_compares_with_the_nearest_entry(file):
     cache.store(cache.key_of(far), ENTRY, parts=far)
     assert changed(numba="2").endswith("miss: numba changed: 1 -> 2")
     assert changed(numba="2", ir="w" * 500).endswith(
-        "miss: the source, a captured value or an option changed; numba changed: 1 -> 2"
+        "miss: the source or a captured value changed; numba changed: 1 -> 2"
     )
 
 

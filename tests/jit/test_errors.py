@@ -238,7 +238,7 @@ TYPES = [
     Row("out[0] = math.sqrt(x)", "math.sqrt(x)", (TypeErr, Unsupported), ""),
     Row("out[0] = math.sqrt(x[0], 2)", "math.sqrt(x[0], 2)", TypeErr, "1 argument, not 2"),
     Row("ruda.grid(4)", "ruda.grid(4)", ValueErr, "1, 2 or 3"),
-    Row("out[0] = x + x", "x + x", (TypeErr, Unsupported), "", "loop"),
+    Row("out[0] = x + x", "x + x", (TypeErr, Unsupported), "", "a thread computes one element"),
     Row("x.size = 3", "x.size", TypeErr, "size"),
     Row("t = (1, 2)\nt[0] = 3", "t[0]", TypeErr, "tuple"),
     Row(

@@ -71,7 +71,7 @@ def test_small_arrays_take_part_in_expressions(device, rng, n):
     np.testing.assert_array_equal(out[:, 4], expected[:, 4])
 
 
-def test_an_expression_of_run_time_size_is_refused_with_the_loop(device):
+def test_an_expression_of_run_time_size_is_refused_with_what_a_thread_does(device):
     @ruda.jit
     def whole(x, out):
         y = x + 1
@@ -79,10 +79,10 @@ def test_an_expression_of_run_time_size_is_refused_with_the_loop(device):
 
     with (
         ruda.config(device=device),
-        pytest.raises(ruda.errors.UnsupportedError, match="run-time size") as error,
+        pytest.raises(ruda.errors.UnsupportedError, match="an expression on the whole of") as error,
     ):
         whole[1, 1](np.zeros(4), np.zeros(4))
-    assert "loop" in str(error.value.__notes__)
+    assert "`i = ruda.grid(1)`" in str(error.value.__notes__)
 
 
 def test_unrolling_over_the_limit_warns(device):

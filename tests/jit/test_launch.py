@@ -251,9 +251,9 @@ def test_errors_show_the_frames_of_the_user_alone():
 
 
 def test_an_array_where_the_kernel_computes(device):
-    with pytest.raises(UnsupportedError, match="would need memory of run-time size") as error:
+    with pytest.raises(UnsupportedError, match="an expression on the whole of") as error:
         scale[1, 32](ones(), ones(), ones())
-    assert "hint: write the loop over its elements" in error.value.__notes__
+    assert "a thread computes one element" in error.value.__notes__[0]
 
 
 def test_integers_must_fit(device):
@@ -416,7 +416,7 @@ def test_signatures_decide_about_scalars(device):
 def test_a_bad_signature_shows_at_once():
     with pytest.raises(LaunchTypeError, match="takes 3 arguments"):
         ruda.jit("void(f32[:])")(scale.py_func)
-    with pytest.raises(UnsupportedError, match="run-time size"):
+    with pytest.raises(UnsupportedError, match="an expression on the whole of"):
         ruda.jit("void(f32[:], f32[:], f32[:])")(scale.py_func)
     with pytest.raises(errors.DTypeError, match="nonsense"):
         ruda.jit("void(nonsense)")(scale.py_func)
@@ -452,7 +452,7 @@ def test_the_decorator_refuses_what_is_not_a_function():
         ruda.jit(scale)
     with pytest.raises(NotImplementedError, match="`link` is not in ruda"):
         ruda.jit(link=["x.cu"])
-    with pytest.raises(TypeError, match="unexpected keyword argument 'fastmaths'"):
+    with pytest.raises(TypeError, match="no option `fastmaths=True`: did you mean"):
         ruda.jit(fastmaths=True)
 
 

@@ -19,10 +19,10 @@ from ruda.errors import (
 )
 from ruda.jit import intrinsics, ir
 from ruda.jit.calls.device import coordinate
-from ruda.jit.calls.objects import PRINT, object_name
+from ruda.jit.calls.objects import PRINT, object_name, refuse_group
 from ruda.jit.calls.python import scalar_operation
 from ruda.jit.frontend import EXPR, INDEX, ONE, Translator
-from ruda.jit.language import VectorType
+from ruda.jit.language import Namespace, VectorType
 from ruda.jit.types import FixedArray, RecordType
 from ruda.jit.values import (
     ArrayRef,
@@ -53,7 +53,9 @@ def attribute(t: Translator, owner: Value, name: str, place: Place) -> Value:
                 return items[AXES[name]]
             if name in ("index", "count"):
                 return Method(owner, name)
-        case Method(name="group"):
+        case Method(PyObject(group), "group"):
+            if name != "sync":
+                raise refuse_group(group, name, place)
             return Method(owner, name)
     if isinstance(owner, EXPR):
         if name in ("real", "imag"):
@@ -79,15 +81,10 @@ def object_attribute(t: Translator, value: Any, name: str, place: Place) -> Valu
         return PyObject(value)
     if isinstance(value, str) and name == "format":
         raise UnsupportedError("`format` is not in the kernel language", place, hint=PRINT)
-    missing = object()
-    found = getattr(value, name, missing)
-    if found is missing:
-        kind = "module" if isinstance(value, types.ModuleType) else type(value).__name__
-        close = difflib.get_close_matches(name, dir(value), 1)
-        raise KernelNameError(
-            f"{kind} `{object_name(value)}` has no attribute `{name}`", place,
-            hint=f"did you mean `{close[0]}`?" if close else None,
-        )  # fmt: skip
+    try:
+        found = getattr(value, name)
+    except AttributeError:
+        raise missing_name(value, name, place) from None
     if getattr(found, "__ruda_name__", None) == "laneid":
         return ir.Special("laneid", place=place)
     if isinstance(value, types.ModuleType) and not isinstance(
@@ -96,6 +93,27 @@ def object_attribute(t: Translator, value: Any, name: str, place: Place) -> Valu
     ):
         return t.capture(vars(value), name, f"{object_name(value)}.{name}", found, place)
     return t.wrap_object(found, place, name)
+
+
+def missing_name(value: Any, name: str, place: Place) -> KernelNameError:
+    """An attribute that a Python object does not have; of ruda's own, the remedy of its row."""
+    from ruda import porting
+
+    kind = "module" if isinstance(value, types.ModuleType) else type(value).__name__
+    shown, known, prefix = object_name(value), dir(value), None
+    if isinstance(value, Namespace):
+        kind, shown, prefix = "", f"ruda.{value._name}", f"{value._name}."
+    elif isinstance(value, porting.Group):
+        kind, shown, prefix = "", f"ruda.{value.__name__}", f"{value.__name__}."
+        known = [r.name.removeprefix(prefix) for r in porting.rows() if r.name.startswith(prefix)]
+    elif shown == "ruda":
+        prefix = ""
+    close = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean `{close[0]}`?" if close else None
+    for row in porting.rows() if prefix is not None else ():
+        if row.name == f"{prefix}{name}" and row.text:
+            hint = row.text
+    return KernelNameError(f"{kind} `{shown}` has no attribute `{name}`".strip(), place, hint=hint)
 
 
 ARRAY_METHODS = (

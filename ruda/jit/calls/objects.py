@@ -214,6 +214,25 @@ def declared_result(c: Call, target: Any, result: Value) -> Value:
 
 
 GROUP_METHODS = {("this_grid", "sync"): "grid", ("this_thread_block", "sync"): "block"}
+# What other members of a cooperative group are, of the grid and of the block.
+GROUP_MEMBERS = {
+    "size": ("ruda.gridsize(1)", "ruda.blockDim.x"),
+    "num_threads": ("ruda.gridsize(1)", "ruda.blockDim.x"),
+    "thread_rank": ("ruda.grid(1)", "ruda.threadIdx.x"),
+    "thread_index": ("ruda.grid(3)", "ruda.threadIdx"),
+    "group_index": ("ruda.blockIdx", "ruda.blockIdx"),
+    "group_dim": ("ruda.gridDim", "ruda.blockDim"),
+    "dim_threads": ("ruda.gridsize(3)", "ruda.blockDim"),
+}
+
+
+def refuse_group(group: Any, name: str, place: Place) -> UnsupportedError:
+    """A member of a cooperative group besides `sync`."""
+    written = f"ruda.cg.{group}()"
+    block = group == "this_thread_block"
+    found = GROUP_MEMBERS.get(name)
+    hint = f"write `{found[block]}`" if found else "a group has `sync()`; warps have shfl_sync"
+    return UnsupportedError(f"`{written}` has no `{name}`", place, hint=hint)
 
 
 def method(c: Call, m: Method) -> Value:
@@ -224,6 +243,7 @@ def method(c: Call, m: Method) -> Value:
             c.bind()
             c.t.emit(ir.Barrier(scope, place=c.place))
             return PyObject(None)
+        raise refuse_group(m.owner.owner.value, m.name, c.place)
     if isinstance(m.owner, PyObject) and isinstance(m.owner.value, VectorType):
         return vector_access(c, m.owner.value, m.name)
     if isinstance(m.owner, EXPR):

@@ -57,6 +57,10 @@ class Expressions(Elements):
             return self.load(value, (), place)
         known = getattr(value.value, "__ruda_name__", "") if isinstance(value, PyObject) else ""
         hint = f"take a part of it: ruda.{known}.x" if known in COORDINATES else None
+        if isinstance(value, ArrayRef):
+            hint = (
+                "take an element of it: `a[i]`" if value.ndim == 1 else "index it, or loop over it"
+            )
         raise KernelTypeError(f"expected {what}, got {describe(value)}", place, hint=hint)
 
     def values(self, nodes: Sequence[ast.expr]) -> list[Value]:
