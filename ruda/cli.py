@@ -289,6 +289,7 @@ def train(chosen: argparse.Namespace) -> None:
         device=chosen.device,
         output=chosen.output or f"runs/{chosen.dataset}",
         resume=chosen.resume,
+        model=chosen.model,
     )
 
 
@@ -327,6 +328,8 @@ COMMANDS = (
         Argument("dataset", "digits (offline, scikit-learn's) or mnist",
                  {"choices": ("digits", "mnist")}),
         Argument("--data", "a folder with MNIST's IDX or CSV files", {"metavar": "FOLDER"}),
+        Argument("--model", "mlp (the default) or cnn",
+                 {"choices": ("mlp", "cnn"), "default": "mlp"}),
         Argument("--epochs", "default 10", {"type": int, "default": 10}),
         Argument("--batch", "images of a step; default 128", {"type": int, "default": 128}),
         Argument("--lr", "learning rate at the start; default 0.002",

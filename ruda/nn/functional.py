@@ -1,23 +1,26 @@
-"""Activations and losses: functions of tensors, made of rows of the op table."""
+"""Activations: functions of tensors, made of rows of the op table. Losses are in `losses`.
+
+Where a formula overflows on the side that is not taken, its argument is held on the other side
+first: a derivative of what was not taken would be 0 times infinity.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from ruda import tensor as t
-from ruda.errors import DTypeError, ShapeError
+from ruda.errors import ShapeError
 from ruda.tensor import Tensor
 
 
 def relu(x: Tensor) -> Tensor:
-    """x where it is positive, else 0.
+    """x where it is positive, else 0; NaN stays.
 
     >>> import ruda
     >>> ruda.nn.relu(ruda.asarray([-1.0, 2.0]))
     Tensor([0., 2.], dtype=float32, device='cpu')
     """
-    return t.where(x > 0, x, 0.0)
+    return t.where(x <= 0, 0.0, x)
 
 
 def leaky_relu(x: Tensor, slope: float = 0.01) -> Tensor:
@@ -25,8 +28,60 @@ def leaky_relu(x: Tensor, slope: float = 0.01) -> Tensor:
     return t.where(x > 0, x, x * slope)
 
 
-def gelu(x: Tensor) -> Tensor:
-    """x times the normal distribution's share below x."""
+def prelu(x: Tensor, slope: Tensor) -> Tensor:
+    """`leaky_relu` whose slope is learnt: a number, or one for each channel (axis 1)."""
+    if slope.size > 1:
+        slope = t.reshape(slope, (slope.size, *(1,) * (x.ndim - 2)))
+    return t.where(x > 0, x, x * slope)
+
+
+def thresholded_relu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    """x where it is above alpha, else 0."""
+    return t.where(x <= alpha, 0.0, x)
+
+
+def threshold(x: Tensor, least: float, value: float) -> Tensor:
+    """x where it is above `least`, else `value`."""
+    return t.where(x <= least, value, x)
+
+
+def relu6(x: Tensor) -> Tensor:
+    """x held between 0 and 6."""
+    return hardtanh(x, 0.0, 6.0)
+
+
+def hardtanh(x: Tensor, low: float = -1.0, high: float = 1.0) -> Tensor:
+    """x held between two numbers; flat at them and beyond."""
+    return t.where(x <= low, low, t.where(x >= high, high, x))
+
+
+def _negative(x: Tensor) -> Tensor:
+    """x where it is not positive, else 0."""
+    return t.where(x > 0, 0.0, x)
+
+
+def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    """x where it is positive, else alpha * (e**x - 1)."""
+    return t.where(x > 0, x, alpha * t.expm1(_negative(x)))
+
+
+def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    """x where it is positive, else alpha * (e**(x / alpha) - 1): smooth at 0."""
+    return t.where(x > 0, x, alpha * t.expm1(_negative(x) / alpha))
+
+
+def selu(x: Tensor) -> Tensor:
+    """`elu` of the alpha and scale that keep mean 0 and variance 1 (Klambauer et al., 2017)."""
+    return 1.0507009873554805 * elu(x, 1.6732632423543772)
+
+
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """x times the normal distribution's share below x; `approximate="tanh"` for GPT-2's form."""
+    if approximate == "tanh":
+        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
+        return x * 0.5 * (1.0 + t.tanh(inner))
+    if approximate != "none":
+        raise ValueError(f"approximate={approximate!r}: none or tanh")
     return x * 0.5 * (1.0 + t.erf(x * math.sqrt(0.5)))
 
 
@@ -35,9 +90,74 @@ def silu(x: Tensor) -> Tensor:
     return x * t.sigmoid(x)
 
 
-def softplus(x: Tensor) -> Tensor:
-    """log(1 + e**x), without overflow."""
-    return t.logaddexp(x, 0.0)
+def mish(x: Tensor) -> Tensor:
+    """x * tanh(softplus(x))."""
+    return x * t.tanh(softplus(x))
+
+
+def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
+    """log(1 + e**(beta * x)) / beta, without overflow."""
+    return t.logaddexp(x, 0.0) if beta == 1 else t.logaddexp(x * beta, 0.0) / beta
+
+
+def log_sigmoid(x: Tensor) -> Tensor:
+    """log(sigmoid(x)), exact where that is small."""
+    return -softplus(-x)
+
+
+def softsign(x: Tensor) -> Tensor:
+    """x / (1 + |x|)."""
+    return x / (1.0 + t.abs(x))
+
+
+def tanhshrink(x: Tensor) -> Tensor:
+    """x - tanh(x)."""
+    return x - t.tanh(x)
+
+
+def hard_sigmoid(x: Tensor, alpha: float = 1 / 6, beta: float = 0.5) -> Tensor:
+    """alpha * x + beta held between 0 and 1."""
+    return hardtanh(x * alpha + beta, 0.0, 1.0)
+
+
+def hard_swish(x: Tensor) -> Tensor:
+    """x * hard_sigmoid(x)."""
+    return x * hard_sigmoid(x)
+
+
+def shrink(x: Tensor, width: float = 0.5, bias: float = 0.0) -> Tensor:
+    """0 within `width` of 0, beyond it x moved by `bias` towards 0."""
+    return t.where(x > width, x - bias, t.where(x < -width, x + bias, t.where(t.isnan(x), x, 0.0)))
+
+
+def hard_shrink(x: Tensor, width: float = 0.5) -> Tensor:
+    """0 within `width` of 0, beyond it x."""
+    return shrink(x, width)
+
+
+def soft_shrink(x: Tensor, width: float = 0.5) -> Tensor:
+    """0 within `width` of 0, beyond it x moved by that towards 0."""
+    return shrink(x, width, width)
+
+
+def _halves(x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    n = x.shape[axis]
+    if n % 2:
+        raise ShapeError(f"an axis of {n} elements has no two halves: shape {x.shape}")
+    before = (slice(None),) * (axis % x.ndim)
+    return x[(*before, slice(0, n // 2))], x[(*before, slice(n // 2, n))]
+
+
+def glu(x: Tensor, axis: int = -1) -> Tensor:
+    """The first half along an axis, times the sigmoid of the second."""
+    a, b = _halves(x, axis)
+    return a * t.sigmoid(b)
+
+
+def swiglu(x: Tensor, axis: int = -1) -> Tensor:
+    """`silu` of the first half along an axis, times the second."""
+    a, b = _halves(x, axis)
+    return silu(a) * b
 
 
 def logsumexp(x: Tensor, axis: int = -1, keepdims: bool = False) -> Tensor:
@@ -64,61 +184,13 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
     return shifted / t.sum(shifted, axis=axis, keepdims=True)
 
 
-def cross_entropy(
-    logits: Tensor,
-    labels: Tensor,
-    *,
-    weight: Any = None,
-    label_smoothing: float = 0.0,
-    ignore_index: int | None = None,
-) -> Tensor:
-    """The mean of -log softmax(logits)[label].
-
-    logits        (..., classes), floats
-    labels        (...), integers in 0..classes-1
-    weight        (classes,): how much a class counts; the mean is weighted
-    ignore_index  a label that counts nothing
-
-    >>> import ruda
-    >>> logits = ruda.asarray([[2.0, 0.0], [0.0, 0.0]])
-    >>> ruda.nn.cross_entropy(logits, ruda.asarray([0, 1]))
-    Tensor(0.4100376..., dtype=float32, device='cpu')
-    """
-    if not labels.dtype.is_integer:
-        raise DTypeError(f"labels are integers, not {labels.dtype}")
-    if logits.shape[:-1] != labels.shape:
-        raise ShapeError(f"logits of shape {logits.shape} and labels of {labels.shape}")
-    classes = logits.shape[-1]
-    numbers = t.arange(classes, dtype=labels.dtype, device=labels.device)
-    chosen = t.equal(t.expand_dims(labels, -1), numbers)
-    share = t.astype(chosen, logits.dtype)
-    target = share * (1.0 - label_smoothing) + label_smoothing / classes
-    each = -log_softmax(logits) * target
-    if weight is not None:
-        each, share = each * weight, share * weight
-    loss, count = t.sum(each, axis=-1), t.sum(share, axis=-1)
-    if ignore_index is not None:
-        kept = labels != ignore_index
-        loss, count = t.where(kept, loss, 0.0), t.where(kept, count, 0.0)
-    return t.sum(loss) / t.sum(count)
+def softmin(x: Tensor, axis: int = -1) -> Tensor:
+    """`softmax` of -x."""
+    return softmax(-x, axis)
 
 
-def mse_loss(x: Tensor, y: Tensor) -> Tensor:
-    """The mean of (x - y)**2."""
-    return t.mean(t.square(x - y))
-
-
-def l1_loss(x: Tensor, y: Tensor) -> Tensor:
-    """The mean of |x - y|."""
-    return t.mean(t.abs(x - y))
-
-
-def huber_loss(x: Tensor, y: Tensor, delta: float = 1.0) -> Tensor:
-    """The mean of (x - y)**2 / 2 near 0, and of a line beyond delta."""
-    away = t.abs(x - y)
-    return t.mean(t.where(away <= delta, away * away * 0.5, delta * (away - 0.5 * delta)))
-
-
-def binary_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """The mean of -log of the probability of y (0 to 1), from logits, without overflow."""
-    return t.mean(softplus(logits) - logits * y)
+def quiet_softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """e**x / (1 + its sum): all may be small."""
+    high = t.maximum(t.max(x, axis=axis, keepdims=True), 0.0).detach()
+    shifted = t.exp(x - high)
+    return shifted / (t.exp(-high) + t.sum(shifted, axis=axis, keepdims=True))

@@ -49,11 +49,11 @@ class Module:
 
     training = True
 
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, *inputs: Any, **named: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no `forward`")
 
-    def __call__(self, *inputs: Any) -> Any:
-        return self.forward(*inputs)
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        return self.forward(*inputs, **named)
 
     # -- what it is made of --
 
@@ -75,9 +75,7 @@ class Module:
         """This module and all inside."""
         yield self
         for value in vars(self).values():
-            for v in value if isinstance(value, list | tuple) else [value]:
-                if isinstance(v, Module):
-                    yield from v.modules()
+            yield from _modules(value)
 
     def num_parameters(self) -> int:
         """How many numbers training changes."""
@@ -135,6 +133,15 @@ class Module:
         """Behave as in use: dropout passes everything."""
         return self.train(False)
 
+    def seed(self, seed: Any) -> Module:
+        """Start the random numbers of all layers anew: what they draw depends on `seed` alone."""
+        for k, m in enumerate(self.modules()):
+            m.reseed(np.random.default_rng((*np.atleast_1d(seed), k)))
+        return self
+
+    def reseed(self, rng: np.random.Generator) -> None:
+        """Draw from `rng` from now on: for layers that draw."""
+
     def freeze(self) -> Module:
         """Take all parameters as constant."""
         for p in self.parameters():
@@ -181,6 +188,17 @@ def _tensors(
     elif isinstance(value, dict):
         for k, v in value.items():
             yield from _tensors(f"{name}.{k}", value, k, v)
+
+
+def _modules(value: Any) -> Iterator[Module]:
+    if isinstance(value, Module):
+        yield from value.modules()
+    elif isinstance(value, list | tuple):
+        for v in value:
+            yield from _modules(v)
+    elif isinstance(value, dict):
+        for v in value.values():
+            yield from _modules(v)
 
 
 def _set(holder: Any, key: Any, value: Tensor) -> None:

@@ -18,19 +18,41 @@ from ruda import data
 from ruda import tensor as t
 from ruda.errors import UsageError
 from ruda.nn import checkpoint
-from ruda.nn.functional import cross_entropy, relu
-from ruda.nn.layers import Linear, Sequential, flatten
+from ruda.nn.convolution import Conv2d, MaxPool
+from ruda.nn.functional import relu
+from ruda.nn.layers import Dropout, Linear, Sequential, flatten
+from ruda.nn.losses import cross_entropy
 from ruda.nn.module import Module
 from ruda.nn.optim import AdamW
 from ruda.settings import config, settings
 
 
-def mlp(pixels: int, rng: np.random.Generator) -> Module:
-    """Two hidden layers."""
+def mlp(size: int, rng: np.random.Generator) -> Module:
+    """Two hidden layers, for images of size x size pixels."""
+    pixels = size * size
     return Sequential(
         flatten, Linear(pixels, 256, rng=rng), relu, Linear(256, 128, rng=rng), relu,
         Linear(128, 10, rng=rng),
     )  # fmt: skip
+
+
+def cnn(size: int, rng: np.random.Generator) -> Module:
+    """Two convolutions, each with pooling, and two layers on what they see."""
+    side = size // 2 // 2
+    return Sequential(
+        channel, Conv2d(1, 16, 3, padding=1, rng=rng), MaxPool(2), relu,
+        Conv2d(16, 32, 3, padding=1, rng=rng), MaxPool(2), relu,
+        flatten, Linear(32 * side * side, 128, rng=rng), relu, Dropout(0.25, rng=rng),
+        Linear(128, 10, rng=rng),
+    )  # fmt: skip
+
+
+def channel(x: t.Tensor) -> t.Tensor:
+    """Images with an axis for their one colour."""
+    return x[:, None]
+
+
+MODELS = {"mlp": mlp, "cnn": cnn}
 
 
 def accuracy(model: Module, images: Any, labels: Any, device: str) -> float:
@@ -56,6 +78,7 @@ def train(
     device: str = "cpu",
     output: str = "runs/digits",
     resume: bool = False,
+    model: str = "mlp",
 ) -> float:
     """Train, and report as it goes; the accuracy on the test images.
 
@@ -64,9 +87,11 @@ def train(
     """
     if dataset not in ("digits", "mnist"):
         raise UsageError(f"no data set {dataset!r}; there are digits and mnist")
+    if model not in MODELS:
+        raise UsageError(f"no model {model!r}; there are {' and '.join(MODELS)}")
     images = data.digits() if dataset == "digits" else data.mnist(folder)
     with config(deterministic=True):
-        return _train(images, epochs, batch, lr, seed, device, Path(output), resume)
+        return _train(images, epochs, batch, lr, seed, device, Path(output), resume, model)
 
 
 def _train(
@@ -78,9 +103,10 @@ def _train(
     device: str,
     output: Path,
     resume: bool,
+    name: str,
 ) -> float:
-    pixels = int(np.prod(images.train_images.shape[1:]))
-    model = mlp(pixels, np.random.default_rng(seed)).to(device)
+    size = images.train_images.shape[1]
+    model = MODELS[name](size, np.random.default_rng(seed)).to(device)
     optimizer = AdamW(model.parameters(), lr=lr)
     saved, metrics = output / "checkpoint", output / "metrics.jsonl"
     output.mkdir(parents=True, exist_ok=True)
@@ -98,6 +124,7 @@ def _train(
     try:
         for epoch in range(first, epochs):
             rng = np.random.default_rng((seed, epoch))
+            model.seed((seed, epoch))
             start, total = time.perf_counter(), 0.0
             # The rate falls to a tenth along a cosine.
             share = 0.5 + 0.5 * float(np.cos(np.pi * epoch / max(1, epochs)))

@@ -585,7 +585,7 @@ def library(name: str, numpy: Any, doc: str) -> Any:
             k: host_only(v, f"`{name}`") if isinstance(v, Tensor) else v for k, v in options.items()
         }
         with np.errstate(all="ignore"):
-            found = wrapped(numpy(*plain, **named), place)
+            found = wrapped(numpy(*plain, **named), place, plain)
         if isinstance(gradient, tuple):  # of several results
             for part, of_part in zip(found, gradient, strict=True):
                 attach(part, name, functools.partial(of_part, options), tuple(values))
@@ -600,13 +600,16 @@ def library(name: str, numpy: Any, doc: str) -> Any:
     return call
 
 
-def wrapped(found: Any, place: str) -> Any:
-    """NumPy's results as tensors, in the tuples that they come in."""
+def wrapped(found: Any, place: str, given: Sequence[Any] = ()) -> Any:
+    """NumPy's results as tensors, in the tuples that they come in; copied if they are `given`."""
     if isinstance(found, tuple):
-        items = [wrapped(v, place) for v in found]
+        items = [wrapped(v, place, given) for v in found]
         return type(found)(*items) if hasattr(found, "_fields") else tuple(items)
     if isinstance(found, np.ndarray | np.generic):
-        return from_node(graph.leaf(np.array(found, order="C"), as_dtype(found.dtype), place))
+        fresh = isinstance(found, np.ndarray) and found.base is None and found.flags.c_contiguous
+        if not fresh or any(found is g for g in given):
+            found = np.array(found, order="C")
+        return from_node(graph.leaf(found, as_dtype(found.dtype), place))
     return found
 
 
@@ -614,19 +617,23 @@ def _matmul_gradient(
     options: Any, g: Tensor, out: Tensor, x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor]:
     """g y^H and x^H g; of vectors as matrices of one row or column."""
-    conj = function("conj")
     a = x[None, :] if x.ndim == 1 else x
     b = y[:, None] if y.ndim == 1 else y
     if x.ndim == 1:
         g = expand_dims(g, -1 if y.ndim == 1 else -2)
     if y.ndim == 1:
         g = expand_dims(g, -1)
-    left, right = g @ conj(b.mT), conj(a.mT) @ g
+    left, right = g @ conjugate(b.mT), conjugate(a.mT) @ g
     if x.ndim == 1:
         left = left[..., 0, :]
     if y.ndim == 1:
         right = right[..., :, 0]
     return left, right
+
+
+def conjugate(x: Tensor) -> Tensor:
+    """The complex conjugate; a real tensor as it is, without a copy."""
+    return function("conj")(x) if x.dtype.kind == "complex" else x
 
 
 # (options, gradient of the result, result, *inputs); what has none refuses to be differentiated.

@@ -98,6 +98,16 @@ def test_arrays_of_the_host_come_back_written(wgpu, n):
 
 
 @on_wgpu
+def test_a_kernel_that_ran_here_runs_on_the_host(wgpu):
+    x, y = (ruda.asarray(np.ones(3, "f4"), device="wgpu") for _ in range(2))
+    out = ruda.zeros(3, device="wgpu")
+    saxpy[4, 256](2.0, x.buffer(), y.buffer(), out.buffer())
+    host = ruda.backends.get("cpu").map(np.ones(3, "f4"), "cpu")
+    saxpy[4, 256](2.0, host, host, host)
+    assert out.tolist() == [3, 3, 3] and host.copy_to_host().tolist() == [3, 3, 3]
+
+
+@on_wgpu
 @pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "u2", "f2", "i4", "f4", "i8", "f8", "c8"])
 def test_strided_arrays_leave_their_gaps_alone(wgpu, dtype):
     whole = np.arange(60).astype(dtype)

@@ -320,7 +320,7 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path, monkeypatch):
 
 
 def test_a_failed_save_leaves_the_old_checkpoint(tmp_path, monkeypatch):
-    net = mlp(4, np.random.default_rng(0))
+    net = mlp(2, np.random.default_rng(0))
     optimiser = nn.AdamW(net.parameters())
     checkpoint.save(tmp_path / "c", net, optimiser, {"epoch": 1})
     monkeypatch.setattr(os, "fsync", lambda fd: (_ for _ in ()).throw(OSError("disk full")))
@@ -331,7 +331,7 @@ def test_a_failed_save_leaves_the_old_checkpoint(tmp_path, monkeypatch):
 
 
 def test_a_process_that_dies_between_two_renames(tmp_path):
-    net = mlp(4, np.random.default_rng(0))
+    net = mlp(2, np.random.default_rng(0))
     optimiser = nn.AdamW(net.parameters())
     checkpoint.save(tmp_path / "c", net, optimiser, {"epoch": 1})
     os.replace(tmp_path / "c", tmp_path / "c.old-123")
@@ -340,7 +340,7 @@ def test_a_process_that_dies_between_two_renames(tmp_path):
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
 def test_damaged_checkpoints_are_refused(tmp_path, name):
-    net = mlp(4, np.random.default_rng(0))
+    net = mlp(2, np.random.default_rng(0))
     optimiser = nn.AdamW(net.parameters())
     ruda.sum(net(ruda.ones((1, 4)))).backward()
     optimiser.step()
@@ -351,8 +351,10 @@ def test_damaged_checkpoints_are_refused(tmp_path, name):
         checkpoint.load(tmp_path / "c", net, optimiser)
 
 
-def test_the_command(tmp_path, capsys):
-    assert main(["train", "digits", "--epochs", "1", "--output", str(tmp_path / "run")]) == 0
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_the_command(tmp_path, capsys, model):
+    run = ["train", "digits", "--epochs", "1", "--model", model, "--output", str(tmp_path / "run")]
+    assert main(run) == 0
     assert "test accuracy" in capsys.readouterr().out
     assert main(["train", "mnist", "--data", str(tmp_path)]) == 1
     assert "has neither" in capsys.readouterr().err

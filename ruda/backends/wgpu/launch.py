@@ -115,6 +115,8 @@ def suits(module: Module, arguments: Sequence[Any]) -> bool:
         if isinstance(p, Array):
             if not isinstance(value, np.ndarray | DeviceArray):
                 return False
+            if isinstance(value, DeviceArray) and value.storage.device != module.device:
+                return False
             found = type_of(value)
             assert isinstance(found, ArrayType)
             if (found.dtype, found.ndim) != (p.dtype, p.ndim):
