@@ -10,25 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ruda import backends
 from ruda.dtypes import int32
 from ruda.errors import ShapeError
 from ruda.jit import jit
 from ruda.jit.language import grid
 from ruda.tensor import Tensor, memory
 from ruda.tensor.history import attach
+from ruda.tensor.primitives.run import each
 from ruda.tensor.tensor import from_buffer
-
-BLOCK = 256
-
-
-def launch(device: str, kernel: Any, count: int, *arguments: Any) -> None:
-    """Run a flat kernel with `count` threads on buffers of a device."""
-    backend: Any = backends.get(device)
-    if count:
-        kernel[-(-count // BLOCK), BLOCK](
-            *(backend.map(a, device) if isinstance(a, np.ndarray) else a for a in arguments)
-        )
 
 
 @jit(wraparound=False)
@@ -88,7 +77,7 @@ def max_windows(x: Tensor, starts: Any, steps: Any, disjoint: bool) -> Tensor:
     out = memory.allocate((planes, len(starts)), x.dtype, device)
     index = memory.allocate(out.shape, int32, device)
     tables = (memory.from_host(np.asarray(a, np.int32), device) for a in (starts, steps))
-    launch(device, greatest, out.size, x.buffer(), *tables, out, index)
+    each("max_pool", device, greatest, out.size, x.buffer(), *tables, out, index)
     return attach(
         from_buffer(out, device), "max_pool",
         lambda g, out, x: (_put(g, index, x.shape[1], disjoint),), (x,),
@@ -99,9 +88,9 @@ def _put(y: Tensor, index: Any, elements: int, disjoint: bool) -> Tensor:
     """Elements of windows back to where they were picked."""
     out = memory.from_host(np.zeros((y.shape[0], elements), y.dtype.numpy), y.device)
     if disjoint:
-        launch(y.device, put, y.size, y.buffer(), index, out)
+        each("put", y.device, put, y.size, y.buffer(), index, out)
     else:
-        launch(y.device, added, y.shape[0], y.buffer(), index, out)
+        each("put", y.device, added, y.shape[0], y.buffer(), index, out)
     return attach(
         from_buffer(out, y.device), "put", lambda g, out, y: (_pick(g, index, disjoint),), (y,)
     )
@@ -109,7 +98,7 @@ def _put(y: Tensor, index: Any, elements: int, disjoint: bool) -> Tensor:
 
 def _pick(x: Tensor, index: Any, disjoint: bool) -> Tensor:
     out = memory.allocate(index.shape, x.dtype, x.device)
-    launch(x.device, picked, out.size, x.buffer(), index, out)
+    each("pick", x.device, picked, out.size, x.buffer(), index, out)
     return attach(
         from_buffer(out, x.device), "pick",
         lambda g, out, x: (_put(g, index, x.shape[1], disjoint),), (x,),
