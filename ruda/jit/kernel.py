@@ -503,7 +503,8 @@ class Kernel(Generic[P]):
         parts["types"] = ", ".join(map(str, made.types))
         # What follows is in the IR already; of itself it makes the difference readable.
         parts["options"] = ", ".join(f"{k}={v}" for k, v in self._translation_options().items())
-        parts["captured"] = captured_numbers(made.captures, self.py_func)
+        if made.captures:  # kernels that are made from no function have none
+            parts["captured"] = captured_numbers(made.captures, self.py_func)
         # A kernel that only moved in its file is the same: statements do not print their places.
         parts["ir"] = repr(replace(function, place=NOWHERE))
         parts["data"] = b"".join(a.data or b"" for a in function.arrays)

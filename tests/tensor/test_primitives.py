@@ -3,6 +3,7 @@
 On the CPU `fusion="verify"` runs the kernels beside NumPy's library and compares the two.
 """
 
+import contextlib
 import os
 
 import hypothesis
@@ -189,6 +190,8 @@ def test_indices_out_of_range(device):
         with pytest.raises((IndexError, CheckError)), ruda.config(check=True):
             x[where] = 1
             x.numpy()
+        with contextlib.suppress(CheckError):  # each launch reports, and a write is several
+            ruda.synchronize()
         if device not in ("cpu", "sim"):
             assert set(x[where].tolist()) <= {0, 1, 4}
 
@@ -293,7 +296,9 @@ def test_scans_of_every_dtype(device, rng):
             a = values(rng, dtype, (2, 150))
             a[0, :100] = np.where(a[0, :100] == a[0, :100], a[0, :100], 0)
             x = ruda.asarray(a, device=device)
-            agree(ruda.cummax(x, axis=1), np.maximum.accumulate(a, axis=1))
+            with np.errstate(invalid="ignore"):
+                wanted = np.maximum.accumulate(a, axis=1)
+            agree(ruda.cummax(x, axis=1), wanted)
 
 
 def test_integers_are_summed_in_64_bits(device):
