@@ -1,7 +1,9 @@
 """What took how long: `ruda.profile()` for a region of a program, `ruda.timeit()` for one call.
 
-Work on a GPU outlasts the call that gives it. On CUDA a profile puts events around each launch, so
-its times are the device's own; elsewhere it waits after each launch and takes the host's time.
+Work on a GPU outlasts the call that gives it. Where a device has a clock - CUDA by events, WebGPU
+by timestamp queries - a launch's times are the device's own, and batches and queues go on as ever;
+elsewhere a profile waits before and after each launch and takes the host's time. The column
+`clock` says which.
 """
 
 from __future__ import annotations
@@ -108,7 +110,6 @@ class profile:
     def __exit__(self, *exception: object) -> None:
         observers.remove(self)
         settings.changed()
-        self.seconds = time.perf_counter() - self._began
         for activity in self.activities:
             if activity.events is not None:
                 zero, at = self._zeros[activity.device]
@@ -116,6 +117,7 @@ class profile:
                 activity.duration = start.elapsed_time(end) / 1e3
                 activity.start = at + zero.elapsed_time(start) / 1e3
                 activity.events = None
+        self.seconds = time.perf_counter() - self._began  # until the devices were done, too
         self.activities.sort(key=lambda a: a.start)
 
     # -- what `ruda.jit` and device arrays tell
@@ -135,32 +137,31 @@ class profile:
         """Note what happens within."""
         device = backends.find(device).name
         backend: Any = backends.get(device)
-        on_device = getattr(backend, "device_clock", False)
-        found = Activity(kind, name, device, 0.0, 0.0, "device" if on_device else "host", _place(),
-                         nbytes, threading.get_ident())  # fmt: skip
-        if on_device:
-            self._set_zero(backend, device)
-            start, end = backend.event(device), backend.event(device)
-            start.record(stream)
-            with _nvtx(name):
-                yield
-            end.record(stream)
-            found.events = start, end
-        else:
+        found = Activity(kind, name, device, 0.0, 0.0, "host", _place(), nbytes,
+                         threading.get_ident())  # fmt: skip
+        clock = getattr(backend, "clock", lambda device: None)(device)
+        # A clock of launches alone knows nothing of copies.
+        if clock is None or (kind == "copy" and not clock.copies):
             backend.synchronize(device)
             began = time.perf_counter()
             yield
             backend.synchronize(device)
             found.start, found.duration = began - self._began, time.perf_counter() - began
+        else:
+            self._set_zero(clock, device)
+            began = time.perf_counter()
+            with _nvtx(name), clock.launch(stream) as moments:
+                yield
+            if moments:
+                found.clock, found.events = "device", (moments[0], moments[-1])
+            else:  # the launch ran elsewhere: on the CPU, by `missing`
+                found.start, found.duration = began - self._began, time.perf_counter() - began
         self.activities.append(found)
 
-    def _set_zero(self, backend: Any, device: str) -> None:
+    def _set_zero(self, clock: Any, device: str) -> None:
         with self._lock:
             if device not in self._zeros:
-                zero = backend.event(device)
-                zero.record()
-                zero.synchronize()
-                self._zeros[device] = zero, time.perf_counter() - self._began
+                self._zeros[device] = clock.zero(), time.perf_counter() - self._began
 
     # -- what the user asks
 

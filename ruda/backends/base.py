@@ -18,7 +18,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from ruda.settings import settings
 
 if TYPE_CHECKING:
     import asyncio
+    from types import CodeType
 
     from ruda.jit.ir import Function
 
@@ -718,6 +719,47 @@ def observed(
     return stack
 
 
+# ---- where the user asked for it -----------------------------------------------------------------
+
+
+class Asked(NamedTuple):
+    """A launch, and the instruction of the program that asked for it: quick to note."""
+
+    name: str
+    code: CodeType
+    at: int
+
+    @property
+    def line(self) -> int:
+        for start, end, line in self.code.co_lines():
+            if start <= self.at < end and line is not None:
+                return line
+        return self.code.co_firstlineno
+
+    @property
+    def place(self) -> str:
+        return f"{self.code.co_filename}, line {self.line}"
+
+    def __str__(self) -> str:
+        return f"`{self.name}` launched at {self.place}"
+
+
+def asked(name: str) -> tuple[str, CodeType, int]:
+    """What `Asked` is made of, for a launch that is going on: the first frame outside of ruda."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("ruda."):
+        frame = frame.f_back
+    return name, frame.f_code, frame.f_lasti
+
+
+def warn_user(text: str) -> None:
+    """A LaunchWarning at the user's line: that of the first frame outside of ruda."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("ruda."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, LaunchWarning, stacklevel=level)
+
+
 _moved = False
 
 
@@ -727,14 +769,9 @@ def tell_moved(kernel: str, nbytes: int) -> None:
     if _moved:
         return
     _moved = True
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("ruda."):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(
+    warn_user(
         f"launches on NumPy arrays copy them to the device and back: `{kernel}` moved "
-        f"{nbytes:,} bytes; ruda.to_device keeps them there (said once)",
-        LaunchWarning,
-        stacklevel=level,
+        f"{nbytes:,} bytes; ruda.to_device keeps them there (said once)"
     )
 
 

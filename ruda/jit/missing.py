@@ -11,16 +11,14 @@ The emitters know the first three; `OnHost` is the last.
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ruda import backends
-from ruda.backends.base import ALIGNMENT, DeviceArray, Launch
-from ruda.errors import LaunchTypeError, LaunchWarning, UnsupportedError
+from ruda.backends.base import ALIGNMENT, DeviceArray, Launch, warn_user
+from ruda.errors import LaunchTypeError, UnsupportedError
 from ruda.jit import ir
 from ruda.settings import settings
 
@@ -83,14 +81,9 @@ class OnHost:
         if self.told:
             return
         self.told = True
-        frame, level = sys._getframe(1), 2
-        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("ruda."):
-            frame, level = frame.f_back, level + 1
-        warnings.warn(
+        warn_user(
             f"`{self.made.function.name}` runs on the CPU, not on {self.device}: {self.why} "
-            "(missing='cpu')",
-            LaunchWarning,
-            stacklevel=level,
+            "(missing='cpu')"
         )
 
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ruda import dtypes
-from ruda.backends.base import Launch
+from ruda.backends.base import Launch, observed, observers
 from ruda.dtypes import DType, bool_, index
 from ruda.jit import ir
 from ruda.jit.kernel import Kernel, KernelOptions
@@ -577,8 +577,17 @@ def prepare(kernel: Lowered, types: tuple[Type, ...], device: str) -> Any:
 def launcher(
     kernel: Lowered, launch: Launch, device: str, types: tuple[Type, ...]
 ) -> Callable[..., None]:
-    """A callable that takes arguments of the types."""
-    return prepare(kernel, types, device).launcher(launch, _misfit, ())  # type: ignore[no-any-return]
+    """A callable that takes arguments of the types; running profiles are told of its calls."""
+    run = prepare(kernel, types, device).launcher(launch, _misfit, ())
+
+    def watched(*arguments: Any) -> None:
+        if not observers:
+            run(*arguments)
+            return
+        with observed("kernel", kernel.__name__, device):
+            run(*arguments)
+
+    return watched
 
 
 def types_of(arguments: Sequence[Any]) -> tuple[Type, ...]:

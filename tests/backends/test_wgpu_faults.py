@@ -2,12 +2,14 @@
 
 import signal
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import ruda
-from ruda.errors import DeviceError, LaunchValueError, OutOfMemoryError
+from ruda.backends.wgpu import launch as launches
+from ruda.errors import DeviceError, LaunchValueError, LaunchWarning, OutOfMemoryError
 from tests.backends.test_wgpu import double, on_wgpu, run, saxpy
 
 
@@ -112,8 +114,10 @@ def test_loops_are_right_or_an_error_says_that_they_were_cut(wgpu, name):
     out = ruda.to_device(np.full(32, -1, np.int32))
     kernel[1, 32](out, *arguments)
     if cuts_loops() and name not in ("few", "left by break"):
-        with pytest.raises(DeviceError, match=rf"`{kernel.__name__}`.*after 65535 rounds"):
+        with pytest.raises(DeviceError, match=rf"`{kernel.__name__}`.*after 65535 rounds") as e:
             out.copy_to_host()
+        (note,) = e.value.__notes__
+        assert f"`{kernel.__name__}` launched at {__file__}" in note
         with pytest.raises(DeviceError, match="65535 rounds"):
             kernel[1, 32](np.zeros(32, np.int32), *arguments)
     else:
@@ -351,6 +355,65 @@ def test_a_lost_device_is_told_by_name_and_nothing_aborts():
     )
     status, out, err = run(code)
     assert (status, out.split(), err) == (0, ["True"] * 6, "")
+
+
+@on_wgpu
+def test_a_lost_device_names_the_last_launches():
+    code = (
+        "import numpy as np, ruda, traceback\n"
+        "from tests.backends.test_wgpu import double\n"
+        "from ruda.backends.wgpu.device import queue_of\n"
+        "ruda.config(device='wgpu')\n"
+        "d = ruda.to_device(np.ones(8, np.float32))\n"
+        "double[1, 32](d); ruda.synchronize()\n"
+        "double[1, 32](d)\n"
+        "queue_of(0).device.destroy()\n"
+        "try:\n"
+        "    ruda.synchronize()\n"
+        "except ruda.errors.DeviceError as error:\n"
+        "    print(error.__notes__)\n"
+    )
+    assert run(code) == (0, "['`double` launched at <string>, line 7']\n", "")
+
+
+def line_with(text):
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return 1 + next(k for k, line in enumerate(lines) if text in line and "line_with" not in line)
+
+
+@on_wgpu
+def test_an_error_of_a_batch_names_kernels_and_lines(queue, monkeypatch):
+    d, other = (ruda.to_device(np.ones(8, np.float32)) for _ in range(2))
+    for _ in range(3):
+        double[1, 32](d)  # the first of them
+    with monkeypatch.context() as patch:
+        # Nothing that a user writes is refused so late: a dispatch that is too large is.
+        patch.setattr(launches, "fold_grid", lambda module, launch: (False, (70000, 1, 1)))
+        fill[3, 32](other, 2.0)  # the second
+    with pytest.raises(
+        DeviceError, match=r"launches of `double`, `fill`.*none of these 4"
+    ) as found:
+        d.copy_to_host()
+    assert found.value.__notes__ == [
+        f"`fill` launched at {__file__}, line {line_with('# the second')}",
+        f"`double` launched at {__file__}, line {line_with('# the first of them')}",
+    ]
+    # The batch is gone, and nothing else: arrays hold what they held, launches go on.
+    assert d.copy_to_host().tolist() == [1] * 8
+    double[1, 32](d)
+    assert d.copy_to_host().tolist() == [2] * 8
+
+
+@on_wgpu
+def test_warnings_of_repeated_launches_are_at_the_users_line(wgpu, monkeypatch):
+    monkeypatch.setattr("ruda.backends.base._moved", False)
+    d, host = ruda.to_device(np.ones(3, np.float32)), np.ones(3, np.float32)
+    launch = double[1, 32]
+    launch(d)
+    with pytest.warns(LaunchWarning, match="`double` moved 24 bytes") as found:
+        launch(host)  # to the host and back
+    assert [w.filename for w in found] == [__file__]
+    assert found[0].lineno == line_with("# to the host and back")
 
 
 @on_wgpu

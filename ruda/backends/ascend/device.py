@@ -49,6 +49,12 @@ def chip_of(device: str) -> str:
     return chip
 
 
+def properties(chip: str) -> dict[str, Any]:
+    """What a chip says of itself, with the limits of launches."""
+    row = CHIPS[chip]
+    return {**row, "max_threads": 1024, "max_shared": row["unified_buffer"]}
+
+
 class TwinBackend(HostMemory):
     """Backend "ascend-twin"; see `ruda.backends.base.Backend`."""
 
@@ -60,10 +66,13 @@ class TwinBackend(HostMemory):
         if self.missing() is not None:
             return []
         return [
-            DeviceInfo(f"ascend-twin:{chip}", f"emulation of an Ascend {chip}", "emulation", row)
+            DeviceInfo(
+                f"ascend-twin:{chip}", f"emulation of an Ascend {chip}", "emulation",
+                {**properties(chip), "memory": self.memory_info(self.name)[1]},
+            )
             for chip, row in CHIPS.items()
             if row["form"] == "SIMT"  # kernels for the others are refused
-        ]
+        ]  # fmt: skip
 
     def missing(self) -> str | None:
         asked = os.environ.get("CXX")

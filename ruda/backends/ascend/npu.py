@@ -25,6 +25,7 @@ from ruda.backends.ascend.device import (
     emit_source,
     pack,
     prepared,
+    properties,
     span,
 )
 from ruda.backends.base import (
@@ -152,9 +153,10 @@ class NpuBackend(HostMemory):
             count = cann().count
         except DeviceError:
             return []
-        row = CHIPS["950"]
-        return [DeviceInfo(f"ascend:{k}", "Ascend NPU, by CANN", "hardware", row)
-                for k in range(count)]  # fmt: skip
+        return [
+            DeviceInfo(f"ascend:{k}", "Ascend NPU, by CANN", "hardware", properties("950"))
+            for k in range(count)
+        ]
 
     def missing(self) -> str | None:
         """Why there is no device; None if there is one."""

@@ -7,7 +7,7 @@ there is none. numba-cuda's dispatcher, which costs ten times what a launch cost
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,13 +33,36 @@ if TYPE_CHECKING:
     from ruda.jit.ir import Function
 
 
+class EventClock:
+    """The GPU's own times, by events: what profiles ask for."""
+
+    copies = True
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    @contextlib.contextmanager
+    def launch(self, stream: Stream | None = None) -> Iterator[list[Event]]:
+        """Two events around what is given to a stream within."""
+        start, end = BACKEND.event(self.device), BACKEND.event(self.device)
+        start.record(stream)
+        yield [start, end]
+        end.record(stream)
+
+    def zero(self) -> Event:
+        """An event that is past."""
+        event = BACKEND.event(self.device)
+        event.record()
+        event.synchronize()
+        return event
+
+
 class CudaBackend:
     """Backend "cuda"; see `ruda.backends.base.Backend`."""
 
     name = "cuda"
     cacheable = True
     launcher_checks = True
-    device_clock = True  # events have the GPU's own times
 
     # ---- devices
 
@@ -50,6 +73,10 @@ class CudaBackend:
             DeviceInfo(gpu.name, gpu.description, "hardware", gpu.properties)
             for gpu in driver.gpus()
         ]
+
+    def clock(self, device: str) -> EventClock:
+        """The GPU's own times, for profiles."""
+        return EventClock(device)
 
     def missing(self) -> str:
         """Why there is no device; "" if there is one."""

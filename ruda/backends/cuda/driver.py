@@ -197,10 +197,8 @@ class Gpu:
         """The error for a code that a launch or a synchronisation gave."""
         text = describe(code)
         names = []
-        for name, code_object, at in reversed(self.recent):
-            line = (
-                f"`{name}` launched at {code_object.co_filename}, line {line_of(code_object, at)}"
-            )
+        for row in reversed(self.recent):
+            line = str(base.Asked(*row))
             if line not in names:
                 names.append(line)
         error = DeviceError(f"{self.name}: {text}{where}")
@@ -441,14 +439,6 @@ class HostBlock:
             gpu.driver.cuCtxSetCurrent(gpu.context)
             gpu.driver.cuCtxSynchronize()  # the GPU may still be writing there
             self.release(self.address)
-
-
-def line_of(code: CodeType, at: int) -> int:
-    """The line of an instruction."""
-    for start, end, line in code.co_lines():
-        if start <= at < end and line is not None:
-            return line
-    return code.co_firstlineno
 
 
 # ---- streams and events --------------------------------------------------------------------------

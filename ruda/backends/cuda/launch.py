@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ruda.backends.base import DeviceArray, Launch, tell_moved
+from ruda.backends.base import Asked, DeviceArray, Launch, tell_moved
 from ruda.backends.cpu import reports
-from ruda.backends.cuda.driver import INVALID_CONTEXT, Gpu, check, handle_of, line_of
+from ruda.backends.cuda.driver import INVALID_CONTEXT, Gpu, check, handle_of
 from ruda.dtypes import DType
 from ruda.errors import CheckError, DeviceError, LaunchError, LaunchTypeError, LaunchValueError
 from ruda.jit import kernel
@@ -343,9 +343,8 @@ class General:
             reports.tell(words, self.sites, self.launch, self.module.name, self.warned)
         except CheckError as error:
             if asked is not None:
-                name, code, at = asked
-                line = line_of(code, at)
-                error.add_note(f"`{name}` was launched at {code.co_filename}, line {line}")
+                row = Asked(*asked)
+                error.add_note(f"`{row.name}` was launched at {row.place}")
             raise
 
     def copy_back(self, array: np.ndarray[Any, Any], address: int, handle: int) -> int:

@@ -160,6 +160,10 @@ class WgpuBackend(HostMemory):
     def event(self, device: str, timing: bool = True) -> Event:
         return WgpuEvent(device, timing)
 
+    def clock(self, device: str) -> Any:
+        """The device's own times, for profiles; None where the adapter tells none."""
+        return queue_of(number_of(device)).clock
+
     def synchronize(self, device: str) -> None:
         queue_of(number_of(device)).wait()
 

@@ -8,6 +8,7 @@ arrays and numbers is a `Plan` that only has to be recorded again.
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -16,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from ruda.backends.base import DeviceArray, Launch, tell_moved
+from ruda.backends.base import DeviceArray, Launch, asked, tell_moved
 from ruda.backends.wgpu.modules import Form, Module, build
 from ruda.backends.wgpu.widths import spans, start_of
 from ruda.errors import LaunchTypeError, LaunchValueError
+from ruda.jit import kernel
 from ruda.jit.ir import Array
 from ruda.settings import settings
 
@@ -142,6 +144,7 @@ def _fast(
     scope: dict[str, Any] = {
         "get": plans.get, "other": other, "queue": module.queue, "missing": object(),
         "record": module.queue.record, "name": module.function.name,
+        "getframe": sys._getframe, "kernels": vars(kernel),
         "__name__": __name__,  # warnings are about the user's line, not about this text
     }  # fmt: skip
     parameters = module.function.parameters
@@ -179,7 +182,10 @@ def launch({", ".join([*(f"{n}=missing" for n in names), "*rest"])}, **keywords)
     except ValueError:
         good = False
     if good:
-        return record(plan, name)
+        frame = getframe(1)
+        if frame.f_globals is kernels:
+            frame = frame.f_back
+        return record(plan, (name, frame.f_code, frame.f_lasti))
     given = [a for a in ({"".join(f"{n}, " for n in names)}) if a is not missing]
     return other(*given, *rest, **keywords)
 """
@@ -289,6 +295,7 @@ def execute(module: Module, launch: Launch, arguments: Sequence[Any]) -> Plan | 
     from ruda.jit.interpret import evaluate_prologue
 
     queue, name = module.queue, module.function.name
+    where = asked(name)
     queue.check()
     scalars = evaluate_prologue(module.function, arguments) if module.scalars else {}
     arguments = [*arguments, *kept_arrays(module, launch)]
@@ -324,7 +331,7 @@ def execute(module: Module, launch: Launch, arguments: Sequence[Any]) -> Plan | 
                 *block_values(options["parameters"], launch, arguments, scalars, groups, number)
             )
             plan = Plan((), pipeline, group, block, counts, options["guarded"])
-            queue.record(plan, name)
+            queue.record(plan, where)
         finish(module, launch, arguments, groups, report)
     if any(m.host for m in groups) or report is not None:
         return None

@@ -11,17 +11,20 @@ is wrong with a recorded command is told when its encoder is finished.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from ruda.backends.base import Asked
 from ruda.backends.pool import Block, Pool, bucket
 from ruda.backends.wgpu import adapter as adapters
+from ruda.backends.wgpu.clock import Clock
 from ruda.errors import DeviceError, OutOfMemoryError
 from ruda.settings import settings
 
@@ -71,11 +74,14 @@ class Queue:
         self.block: bytes | None = None  # the last parameter block, in the last slot
         self.dispatches = self.slot = 0
         self.submits = self.pending = 0
-        self.kernels: list[str] = []  # of the open batch
+        # Launches since the device was last waited for; the last `dispatches` are the open batch.
+        self.recent: collections.deque[Any] = collections.deque(maxlen=2 * BATCH)
         self.numbers: dict[str, int] = {}  # of kernels whose loops are watched
         self.watching = False
         self.blocks = bytearray(SLOT * SLOTS)
         self.ring = self.create(SLOT * SLOTS, self.usage.UNIFORM | self.usage.COPY_DST)
+        # The device's own times, where the adapter tells them.
+        self.clock = Clock(self) if "timestamp-query" in features else None
         self.cut = self.allocate(4)
         self.fill(self.cut, np.zeros(4, np.uint8))
 
@@ -99,7 +105,15 @@ class Queue:
                 f"the device {self.name} is lost, and its arrays with it: {_first_line(error)}; "
                 "a new process can use it again"
             )
-            raise DeviceError(self.lost) from error
+            raise self.blamed(DeviceError(self.lost), self.recent) from error
+
+    @staticmethod
+    def blamed(error: DeviceError, rows: Sequence[Any]) -> DeviceError:
+        """The error with the last launches that it may be about."""
+        asked = dict.fromkeys(str(Asked(*row)) for row in reversed(rows))
+        for text in list(asked)[:5]:
+            error.add_note(text)
+        return error
 
     def guarded(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """A call of wgpu-py, whose errors become ours."""
@@ -148,8 +162,8 @@ class Queue:
 
     # ---- batches
 
-    def record(self, plan: Any, name: str) -> None:
-        """Record a dispatch with its parameter block."""
+    def record(self, plan: Any, asked: tuple[str, Any, int]) -> None:
+        """Record a dispatch with its parameter block; `asked` is what errors call it."""
         block, library = plan.block, self.library
         with self.lock:
             slots = -(-len(block) // SLOT)
@@ -171,37 +185,50 @@ class Queue:
             )
             library.wgpuComputePassEncoderDispatchWorkgroups(passing, *plan.counts)
             self.dispatches += 1
-            self.kernels.append(name)
+            self.recent.append(asked)
             if plan.guarded:
                 self.watching = True
 
     def begin(self) -> None:
+        """A new pass, in the encoder that is open."""
         self.check()
-        self.encoder = self.guarded(self.device.create_command_encoder)
-        self.compute = self.guarded(self.encoder.begin_compute_pass)
+        writes = self.clock.writes() if self.clock is not None else None
+        if self.encoder is None:
+            self.encoder = self.guarded(self.device.create_command_encoder)
+        self.compute = self.guarded(self.encoder.begin_compute_pass, timestamp_writes=writes)
         self.passing, self.pipeline, self.block = self.compute._internal, None, None
+
+    def end_pass(self) -> None:
+        """Let the next dispatch begin a pass of its own."""
+        if self.compute is not None:
+            self.compute.end()
+            self.compute = self.passing = self.pipeline = self.block = None
 
     def flush(self) -> None:
         """Submit what is recorded."""
         with self.lock:
-            if self.compute is None:
+            if self.encoder is None:
                 return
             self.check()
             if self.waits:
                 self.until_done()
             compute, encoder, used = self.compute, self.encoder, self.slot * SLOT
-            kernels, self.kernels = self.kernels, []
+            batch = self.dispatches
             self.compute = self.encoder = self.passing = self.pipeline = self.block = None
             self.slot = self.dispatches = 0
             try:
-                compute.end()
+                if compute is not None:
+                    compute.end()
                 commands = encoder.finish()
             except adapters.runtime().GPUError as error:
                 self.notice(error)
-                names = ", ".join(f"`{name}`" for name in dict.fromkeys(kernels))
-                raise DeviceError(
-                    f"{self.name} refuses the launches of {names}: {_first_line(error)}"
-                ) from error
+                rows = list(self.recent)[-batch:]
+                names = ", ".join(f"`{name}`" for name in dict.fromkeys(row[0] for row in rows))
+                problem = DeviceError(
+                    f"{self.name} refuses the launches of {names}, and has run none of these "
+                    f"{batch}: {_first_line(error)}"
+                )
+                raise self.blamed(problem, rows) from error
             if used:
                 view = memoryview(self.blocks)[:used]
                 self.guarded(self.device.queue.write_buffer, self.ring, 0, view)
@@ -242,19 +269,24 @@ class Queue:
         return self.numbers.setdefault(kernel, len(self.numbers) + 1)
 
     def settle(self) -> None:
-        """Raise if the driver has cut loops off in what is done."""
+        """Raise if the driver has cut loops off in what is done: all that was launched."""
         if not self.watching:
+            self.recent.clear()
             return
         self.watching = False
         with self.staged(self.cut, 0, 4) as data:
             number = int.from_bytes(data, "little")
         if number:
             self.guarded(self.device.queue.write_buffer, self.cut.address, 0, bytes(4))
-            names = {n: name for name, n in self.numbers.items()}
-            raise DeviceError(
-                f"`{names[number]}`: {self.name} ends a thread's loops after 65535 rounds in all, "
+            name = next(name for name, n in self.numbers.items() if n == number)
+            rows = [row for row in self.recent if row[0] == name]
+            problem = DeviceError(
+                f"`{name}`: {self.name} ends a thread's loops after 65535 rounds in all, "
                 "and what it wrote is wrong; Mesa 25 does not: use a newer driver, or `cpu`"
             )
+            self.recent.clear()
+            raise self.blamed(problem, rows)
+        self.recent.clear()
 
     # ---- copies
 

@@ -43,6 +43,10 @@ FUNCTION = {
 }  # fmt: skip
 
 
+# Answered by the driver itself, also where a context is lost.
+QUESTIONS = ("cuGetErrorString", "cuDeviceGetAttribute", "cuDeviceGetName", "cuDriverGetVersion")
+
+
 class FakeDriver:
     """The calls of `cuda.bindings.driver` that ruda makes."""
 
@@ -57,6 +61,7 @@ class FakeDriver:
         self.kernels: dict[bytes, Any] = {}  # cubin -> what to do with the parameters
         self.function = dict(FUNCTION)
         self.codes: dict[str, list[Code]] = {}  # answers of the next calls, by name
+        self.broken: Code | bool = False  # what every call that works on the device answers
         self.context: Any = None
         self.captured: list[Any] | None = None  # launches of the capture that is going on
         self.formats = ""  # of their parameters, by struct's letters
@@ -68,6 +73,9 @@ class FakeDriver:
 
         def call(*arguments: Any) -> Any:
             self.calls.append(name)
+            if self.broken and name not in QUESTIONS:
+                code = Code.CUDA_ERROR_ILLEGAL_ADDRESS if self.broken is True else self.broken
+                return (code, None) if name in ("cuMemAlloc", "cuStreamCreate") else (code,)
             planned = self.codes.get(name)
             if planned:
                 code = planned.pop(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 import threading
@@ -12,6 +13,7 @@ import pytest
 
 import ruda
 from ruda import backends
+from ruda.backends import base
 from ruda.backends.cuda import driver
 from ruda.errors import (
     DeviceError,
@@ -443,3 +445,94 @@ def test_a_late_report_names_the_launch(fake, monkeypatch):
     with pytest.raises(ruda.errors.KernelAssertionError) as error:
         ruda.synchronize()
     assert error.value.__notes__ == [f"`asserts` was launched at {__file__}, line {line}"]
+
+
+# ---- faults, as they may come at any moment ------------------------------------------------------
+
+
+def test_launches_from_many_threads(fake):
+    compute(fake)
+    kernel, problems = saxpy_kernel(), []
+
+    def work(number):
+        try:
+            with ruda.config(device="cuda:0"):
+                x = ruda.to_device(np.full(50, number, np.float32))
+                out = ruda.to_device(np.zeros(50, np.float32))
+                for k in range(40):
+                    kernel[1, 64](float(k), x, x, out)
+                    assert (out.copy_to_host() == (k + 1) * number).all()
+                host = np.zeros(50, np.float32)
+                kernel[1, 64](1.0, np.full(50, number, np.float32), x.copy_to_host(), host)
+                assert (host == 2 * number).all()
+        except BaseException as error:
+            problems.append(error)
+
+    with pytest.warns(LaunchWarning) if not base._moved else contextlib.nullcontext():
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    assert not problems
+    assert len(fake.launches) == 8 * 41
+
+
+def test_nothing_is_lost_when_memory_runs_out_between_launches(fake):
+    compute(fake)
+    kernel = saxpy_kernel()
+    x, out = (ruda.to_device(np.ones(4, np.float32)) for _ in range(2))
+    kernel[1, 32](1.0, x, x, out)
+    with pytest.raises(OutOfMemoryError, match=r"2,000,000,000 bytes asked for.*free"):
+        ruda.device_array(2_000_000_000, np.uint8)
+    with pytest.raises(OutOfMemoryError, match="at most 1 "), ruda.config(memory_limit=1):
+        out.copy()  # a request in the midst of other work
+    kernel[1, 32](3.0, out, x, out)
+    assert out.copy_to_host().tolist() == [7] * 4
+    assert len(fake.launches) == 2
+
+
+USES_OF_THE_DEAD = {
+    "copy_to_host": lambda kernel, d: d.copy_to_host(),
+    "copy_to_device": lambda kernel, d: d.copy_to_device(np.zeros(4, np.float32)),
+    "launch": lambda kernel, d: kernel[1, 32](1.0, d, d, d),
+    "launch on NumPy": lambda kernel, d: kernel[1, 32](1.0, *[np.ones(4, np.float32)] * 3),
+    "new array": lambda kernel, d: ruda.to_device(np.zeros(4, np.float32)),
+    "stream": lambda kernel, d: ruda.stream(),
+    "synchronize": lambda kernel, d: ruda.synchronize(),
+}
+
+
+@pytest.mark.parametrize("use", USES_OF_THE_DEAD.values(), ids=USES_OF_THE_DEAD)
+def test_a_lost_device_says_so_to_every_use(fake, use):
+    kernel, x = saxpy_kernel(), ruda.to_device(np.zeros(4, np.float32))
+    kernel[1, 32](1.0, x, x, x)
+    fake.codes["cuCtxSynchronize"] = [Code.CUDA_ERROR_ILLEGAL_ADDRESS]
+    with pytest.raises(DeviceError, match="ILLEGAL_ADDRESS"):
+        ruda.synchronize()
+    fake.broken = True
+    with pytest.raises(DeviceError, match="is lost to this process"):
+        use(kernel, x)
+
+
+def test_a_forked_child_is_told_at_its_launch(fake, monkeypatch):
+    kernel, x = saxpy_kernel(), ruda.to_device(np.zeros(4, np.float32))
+    for _ in range(2):
+        kernel[1, 32](1.0, x, x, x)
+    monkeypatch.setattr(driver, "_forked", True)
+    fake.broken = Code.CUDA_ERROR_NOT_INITIALIZED
+    for use in (lambda: kernel[1, 32](1.0, x, x, x), x.copy_to_host, lambda: ruda.to_device([1.0])):
+        with pytest.raises(DeviceError, match="forked"):
+            use()
+
+
+def test_the_end_of_the_process_waits_and_leaves_memory_alone(fake):
+    kernel, x = saxpy_kernel(), ruda.to_device(np.zeros(4, np.float32))
+    kernel[1, 32](1.0, x, x, x)
+    fake.calls.clear()
+    driver.gpu("cuda:0").close()  # registered with atexit
+    assert "cuCtxSynchronize" in fake.calls
+    fake.calls.clear()
+    del x  # the context may be gone by now
+    gc.collect()
+    assert "cuMemFree" not in fake.calls
