@@ -228,6 +228,127 @@ def test_mistakes_in_the_browser(tmp_path, arguments, text):
     assert text in browse(tmp_path, "saxpy", script)["error"]
 
 
+# What is tried, in one page; and what the error says.
+MISTAKES = {
+    "kernel([1, 1, 1, 1], 1, x, y, z)": "a grid has 1 to 3 dimensions, not 4",
+    "kernel([], 1, x, y, z)": "a grid has 1 to 3 dimensions, not 0",
+    "kernel(1.5, 1, x, y, z)": "whole numbers of blocks, up to 65535",
+    "kernel(-1, 1, x, y, z)": "whole numbers of blocks",
+    "kernel('2', 1, x, y, z)": "whole numbers of blocks",
+    "kernel([1, 70000], 1, x, y, z)": "up to 65535 along an axis",
+    "kernel(1, 1.5, x, y, z)": "argument n is an integer (int32), not 1.5",
+    "kernel(1, NaN, x, y, z)": "argument n is an integer (int32), not NaN",
+    "kernel(1, 2 ** 31, x, y, z)": "is 2147483648, which does not fit int32",
+    "kernel(1, 1, { data: x.data, shape: [-2, -2] }, y, z)": "argument x has 2 dimensions",
+    "kernel(1, 1, { data: x.data, shape: [8, 0.5] }, y, z)": "argument x has 2 dimensions",
+    "kernel(1, 1, x, y, null)": "argument z is a Float32Array (float32), not undefined",
+    "kernel(1, 1, x, y, gone)": "argument z was destroyed",
+    "gone.read()": "this array was destroyed",
+    "kernel(1, 1, x, y, other.array(new Float32Array(4)))": "is on another device",
+    "kernel.array([1, 2, 3])": "made of a typed array, not of Array",
+    "small.array(huge)": "bytes; this device binds",
+    "kernel(1, 1, x, y, z)": "nothing",
+    "dead(1, 1, x, y, z)": "the device is lost",
+}
+
+
+@ruda.jit
+def scaled(n, x, y, z):
+    i = ruda.grid(1)
+    if i < z.size:
+        z[i] = n * x[0, 0] + y[i]
+
+
+@browser
+def test_more_mistakes_are_told_and_harm_nothing(tmp_path):
+    export(scaled, ["i32", "f32[:, :]", "f32[:]", "f32[:]"], str(tmp_path))
+    tries = ", ".join(f"() => {code}" for code in MISTAKES)
+    script = f"""
+        const kernel = await load(), other = await load(), dead = await load();
+        const x = {{ data: Float32Array.of(3, 0, 0, 0), shape: [2, 2] }};
+        const y = new Float32Array(4), z = new Float32Array(4);
+        const gone = kernel.array(new Float32Array(4));
+        gone.destroy();
+        const small = await load(await (await navigator.gpu.requestAdapter()).requestDevice());
+        const huge = new Uint8Array(small.device.limits.maxStorageBufferBindingSize + 4);
+        dead.device.destroy();
+        await dead.device.lost;
+        found = [];
+        for (const wrong of [{tries}]) {{
+          try {{ await wrong(); found.push("nothing"); }}
+          catch (error) {{ found.push(error.constructor.name + " " + error.message); }}
+        }}
+        found.push(...z);
+    """
+    values = browse(tmp_path, "scaled", script)
+    assert "error" not in values, values
+    for (code, text), said in zip(MISTAKES.items(), values["values"], strict=False):
+        assert text in said and (text == "nothing" or said.startswith("KernelError")), (code, said)
+    assert values["values"][len(MISTAKES) :] == [3, 3, 3, 3]
+
+
+@ruda.jit
+def large(x):
+    tile = ruda.shared.array(20000, ruda.float32)
+    t = ruda.threadIdx.x
+    tile[t] = x[t]
+    ruda.syncthreads()
+    x[t] = tile[t]
+
+
+@browser
+def test_devices_that_are_too_small_are_told(tmp_path):
+    """A device that was made without asking for more has 256 threads, and 16 KB a block."""
+    export(saxpy, ["float", "f32[:]", "f32[:]", "f32[:]"], str(tmp_path), block=1024)
+    export(large, ["f32[:]"], str(tmp_path), block=64)
+    script = """
+        const adapter = await navigator.gpu.requestAdapter(), small = await adapter.requestDevice();
+        const { load: loadLarge } = await import("./large.js");
+        found = [];
+        for (const wrong of [() => load(small), () => loadLarge()]) {
+          try { await wrong(); found.push("nothing"); }
+          catch (error) { found.push(error.message); }
+        }
+        const most = adapter.limits.maxComputeInvocationsPerWorkgroup;
+        if (most >= 1024) {  // asked for by load()
+          const kernel = await load(), out = new Float32Array(1024), x = out.slice().fill(1);
+          await kernel(1, 2, x, x.slice(), out);
+          found.push(out.every((v) => v === 3));
+        } else found.push(true);
+    """
+    values = browse(tmp_path, "saxpy", script)
+    assert "error" not in values, values
+    few, much, ran = values["values"]
+    assert few == "saxpy needs maxComputeInvocationsPerWorkgroup = 1024; this device has 256"
+    assert much.startswith("large needs maxComputeWorkgroupStorageSize = 80000; this adapter has")
+    assert ran is True
+
+
+@ruda.jit
+def wide(x, n, z):
+    i = ruda.grid(1)
+    if i < x.size:
+        x[i] = x[i] * 2 + 1
+        n[i] = n[i] * n[i]
+        z[i] = z[i] * 1j
+
+
+@browser
+def test_64_bits_by_policy(tmp_path):
+    with ruda.config(missing="demote"):
+        export(wide, ["f64[:]", "i64[:]", "c128[:]"], str(tmp_path))
+    script = """
+        const kernel = await load(), x = Float64Array.of(1 / 3, 1e300);
+        const n = BigInt64Array.of(3000000000n, -5n), z = Float64Array.of(1, 2, 3, 4);
+        await kernel(1, x, n, z);
+        found = [x[0], String(x[1]), ...Array.from(n, String), ...z];
+    """
+    found = browse(tmp_path, "wide", script)
+    assert "error" not in found, found
+    third = float(np.float32(1 / 3) * np.float32(2) + np.float32(1))
+    assert found["values"] == [third, "Infinity", "9000000000000000000", "25", -2, 1, -4, 3]
+
+
 @browser
 def test_the_page_runs_by_itself(tmp_path):
     export(saxpy, ["float", "f32[:]", "f32[:]", "f32[:]"], str(tmp_path))

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -26,6 +27,9 @@ TYPED = {
     "uint8": "Uint8Array Uint8ClampedArray", "uint16": "Uint16Array", "uint32": "Uint32Array",
     "float16": "Uint16Array Float16Array", "bfloat16": "Uint16Array", "float32": "Float32Array",
     "complex64": "Float32Array",
+    # By `ruda.config(missing="demote")`, or "emulate": the arrays keep their dtype.
+    "float64": "Float64Array", "complex128": "Float64Array", "int64": "BigInt64Array",
+    "uint64": "BigUint64Array",
 }  # fmt: skip
 FIELD = {"u32": 4, "i32": 4, "f32": 4, "bool": 4}  # fields of the parameter block, in bytes
 INFIX = {
@@ -54,7 +58,8 @@ def export(
     folder  made if it is not there
     shared  bytes of dynamic shared memory
 
-    UnsupportedError where a browser cannot run the kernel (float64, 64-bit integers, `print`).
+    UnsupportedError where a browser cannot run the kernel: 64-bit dtypes without a policy for
+    them (`ruda.config(missing="demote")` or "emulate"), `print`.
     """
     from ruda.backends.wgpu.modules import Module
     from ruda.jit.tools import describe
@@ -100,6 +105,7 @@ def description(function: Function, source: Source, shared: int) -> str:
         "constants": [base64.b64encode(data).decode() for data in options["constants"]],
         "overrides": {"dynamic_count": max(1, -(-shared // 4))} if options["dynamic"] else {},
         "shared": shared,
+        "needs": needs(function, options, shared),
     }
     fields, offset = [], 0
     for p in options["parameters"]:
@@ -117,6 +123,17 @@ def description(function: Function, source: Source, shared: int) -> str:
     return "\n".join(["{", *lines, f"  scalars: {scalars(function)},", "}"])
 
 
+def needs(function: Function, options: Mapping[str, Any], shared: int) -> dict[str, int]:
+    """The limits of a device that the text comes near: what it must have at least."""
+    assert function.block is not None
+    return {
+        "maxComputeInvocationsPerWorkgroup": math.prod(function.block),
+        **{f"maxComputeWorkgroupSize{a}": n for a, n in zip("XYZ", function.block, strict=True)},
+        "maxComputeWorkgroupStorageSize": options["shared"] + shared * options["dynamic"],
+        "maxStorageBuffersPerShaderStage": len(options["buffers"]) + len(options["constants"]),
+    }
+
+
 def parameter(function: Function, p: Array | Variable, written: Any) -> dict[str, Any]:
     if isinstance(p, Variable):
         return {"name": p.name, "dtype": {"weak_int": "int", "weak_float": "float"}.get(
@@ -130,7 +147,7 @@ def parameter(function: Function, p: Array | Variable, written: Any) -> dict[str
         )
     return {
         "name": p.name, "dtype": name, "ndim": p.ndim, "kinds": TYPED[name].split(),
-        "lanes": 2 if name == "complex64" else 1, "itemsize": p.dtype.itemsize,
+        "lanes": 1 + name.startswith("complex"), "itemsize": p.dtype.itemsize,
         "written": next(written),
     }  # fmt: skip
 
