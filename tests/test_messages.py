@@ -183,6 +183,23 @@ def test_the_interpreter_names_a_shuffle_as_it_is_written():
         kernel[1, 32](np.zeros(1, np.float32))
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda d, a: d + 1,
+        lambda d, a: d + a,
+        lambda d, a: a + d,
+        lambda d, a: a < d,
+        lambda d, a: -d,
+        lambda d, a: d @ d,
+        lambda d, a: abs(d),
+    ],
+)
+def test_arithmetic_of_device_arrays_says_who_computes(use):
+    with pytest.raises(TypeError, match="computes on its device"):
+        use(ruda.to_device([1.0, 2.0]), np.ones(2, np.float32))
+
+
 # ---- what objects show -------------------------------------------------------------------------
 
 

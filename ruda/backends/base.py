@@ -703,6 +703,26 @@ class DeviceArray:
         raise missing_attribute(self, "DeviceNDArray", name)
 
 
+def _refuse_arithmetic() -> None:
+    """A device array has no operators, also beside NumPy's arrays, which it must not become."""
+
+    def refuse(self: Any, *others: Any) -> Any:
+        raise TypeError(
+            "a DeviceArray is memory, and has no arithmetic: `ruda.asarray(array)` computes on its "
+            "device, `array.copy_to_host()` gives NumPy's"
+        )
+
+    for name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and", "or",
+                 "xor", "lshift", "rshift"):  # fmt: skip
+        for method in (f"__{name}__", f"__r{name}__", f"__i{name}__"):
+            setattr(DeviceArray, method, refuse)
+    for name in ("lt", "le", "gt", "ge", "neg", "abs", "invert"):
+        setattr(DeviceArray, f"__{name}__", refuse)
+
+
+_refuse_arithmetic()
+
+
 def freed(device: str) -> DeviceError:
     return DeviceError(f"this array of {device} was freed: its memory may be another's by now")
 

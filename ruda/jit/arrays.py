@@ -362,14 +362,13 @@ def item(c: Call, array: ArrayRef) -> Value:
 def method(c: Call, array: ArrayRef, name: str) -> Value:
     t, place = c.t, c.place
     match name:
-        case "sum" | "prod" | "min" | "max" | "mean" | "any" | "all":
+        case "sum" | "prod" | "min" | "max" | "mean" | "any" | "all" | "argmin" | "argmax":
             if c.arguments or c.keywords:
                 raise UnsupportedError(
                     f"`{name}` takes no arguments in a kernel", place, hint="write the loop"
                 )
-            return reduce_array(c, array, name)
-        case "argmin" | "argmax":
-            return argument_of(c, array, name)
+            reduce = argument_of if name.startswith("arg") else reduce_array
+            return reduce(c, array, name)
         case "dot":
             (other,) = c.bind("other")
             assert other is not None
@@ -382,18 +381,25 @@ def method(c: Call, array: ArrayRef, name: str) -> Value:
 
             return PyObject(None)
         case "item":
+            from ruda.jit.calls.call import no_keywords
+
+            no_keywords(c)
             return item(c, array)
         case "copy" | "astype":
             kind = array.element
             if name == "astype":
                 from ruda.jit.calls import dtype_argument
 
-                kind = dtype_argument(t, c.arguments[0] if c.arguments else None, place)
+                (wanted,) = c.bind("dtype")
+                kind = dtype_argument(t, wanted, place)
+            else:
+                c.bind()
             if isinstance(kind, DType):
                 return elementwise(t, [array], lambda xs: t.cast(xs[0], kind, place), place)
         case "ravel" | "flatten" if array.ndim == 1:
+            c.bind()
             return array
-        case "transpose" if not c.arguments:
+        case "transpose" if not c.arguments and not c.keywords:
             return replace(array, axes=array.axes[::-1])
     raise UnsupportedError(
         f"`{name}` of an array is not in the kernel language",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import difflib
 import types
 from dataclasses import replace
@@ -110,6 +111,12 @@ def missing_name(value: Any, name: str, place: Place) -> KernelNameError:
         prefix = ""
     close = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean `{close[0]}`?" if close else None
+    if value is np and hasattr(builtins, name):
+        hint = (
+            f"write `{name}`, or a dtype such as `np.{name}64`"
+            if name in ("int", "float")
+            else (f"write `{name}`")
+        )
     for row in porting.rows() if prefix is not None else ():
         if row.name == f"{prefix}{name}" and row.text:
             hint = row.text

@@ -33,8 +33,10 @@ class Call:
         out."""
         out: list[Value | None] = list(self.arguments)
         if len(out) > len(names):
+            plural = "s" * (len(names) != 1)
             raise KernelTypeError(
-                f"`{self.name}` takes {len(names)} arguments ({', '.join(names)}), not {len(out)}",
+                f"`{self.name}` takes {len(names)} argument{plural} ({', '.join(names)}), "
+                f"not {len(out)}",
                 self.place,
             )
         out += [None] * (len(names) - len(out))
@@ -45,7 +47,10 @@ class Call:
         required = len(names) - optional
         missing = [n for n, v in zip(names[:required], out, strict=False) if v is None]
         if missing:
-            raise KernelTypeError(f"`{self.name}` needs `{missing[0]}`", self.place)
+            written = f"{ast.unparse(self.node.func)}({', '.join(names[:required])})"
+            raise KernelTypeError(
+                f"`{self.name}` needs `{missing[0]}`", self.place, hint=f"write `{written}`"
+            )
         return out
 
     def numbers(self, *names: str, optional: int = 0) -> list[Any]:
@@ -54,6 +59,16 @@ class Call:
             None if v is None else self.t.number(v, self.place, f"a number for `{n}`")
             for n, v in zip(names, self.bind(*names, optional=optional), strict=True)
         ]
+
+
+def no_keywords(c: Call) -> None:
+    """For functions that look at positional arguments alone: nothing is ignored in silence."""
+    if c.keywords:
+        raise KernelTypeError(
+            f"`{ast.unparse(c.node.func)}` takes no `{next(iter(c.keywords))}` in a kernel",
+            c.place,
+            hint="write the loop",
+        )
 
 
 Handler = Callable[[Call], Value]

@@ -126,6 +126,11 @@ def static_int(c: Call, value: Value, space: str) -> int:
         and any(isinstance(x, ir.Special) and x.name == "blockDim" for x in ir.walk(e))
     ):
         raise NeedsBlock
+    if isinstance(e, ir.Const):
+        raise KernelTypeError(
+            f"the shape of a {space} array is made of integers, not {describe(e)}", c.place,
+            hint="use `//`, or `int(...)`",
+        )  # fmt: skip
     hint = "use a constant, a `ruda.constexpr` parameter, or ruda.blockDim"
     if space == "shared":
         hint += "; or shape 0 for dynamic shared memory"

@@ -19,7 +19,7 @@ from ruda.errors import (
     UnsupportedError,
 )
 from ruda.jit import intrinsics, ir
-from ruda.jit.calls.call import HANDLERS, Call
+from ruda.jit.calls.call import HANDLERS, Call, no_keywords
 from ruda.jit.calls.device import dtype_argument
 from ruda.jit.calls.python import (
     builtin_handler,
@@ -29,7 +29,7 @@ from ruda.jit.calls.python import (
     scalar_function,
     scalar_operation,
 )
-from ruda.jit.frontend import EXPR, INDEX, Translator
+from ruda.jit.frontend import EXPR, INDEX, Translator, as_tuple
 from ruda.jit.language import VectorType
 from ruda.jit.values import (
     ArrayRef,
@@ -46,7 +46,7 @@ def call(t: Translator, node: ast.Call) -> Value:
     function = t.value(node.func)
     if isinstance(function, PyObject) and function.value is builtins.print:
         return print_call(t, node, place)
-    arguments = t.expanded(node.args)
+    arguments = t.expanded([as_tuple(n) for n in node.args])
     keywords: dict[str, Value] = {}
     for k in node.keywords:
         if k.arg is None:
@@ -55,7 +55,7 @@ def call(t: Translator, node: ast.Call) -> Value:
                 t.place(k),
                 hint="write the arguments out",
             )
-        keywords[k.arg] = t.value(k.value)
+        keywords[k.arg] = t.value(as_tuple(k.value))
     if isinstance(function, Method):
         return method(Call(t, node, function.name, arguments, keywords, place), function)
     if not isinstance(function, PyObject):
@@ -78,6 +78,7 @@ def call_object(c: Call, target: Any) -> Value:
     if found is not None:
         return found(c)
     if isinstance(target, VectorType):
+        no_keywords(c)
         return make_vector(c, target, c.arguments)
     row = scalar_function(target, name)
     if row is not None:
@@ -99,7 +100,7 @@ def call_object(c: Call, target: Any) -> Value:
                 items[k] = c.t.wrap_object(defaults[field_name], c.place)
         return TupleValue(tuple(v for v in items if v is not None), target._fields, target)
     if target in (np.finfo, np.iinfo):
-        argument = c.arguments[0]
+        (argument,) = c.bind("dtype")
         if isinstance(argument, PyObject):
             return PyObject(target(as_dtype(argument.value).numpy))
     refuse_call(c, target)

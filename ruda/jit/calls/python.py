@@ -19,7 +19,7 @@ from ruda.errors import (
     UnsupportedError,
 )
 from ruda.jit import intrinsics, ir
-from ruda.jit.calls.call import BUILTINS, Call, Handler, builtin
+from ruda.jit.calls.call import BUILTINS, Call, Handler, builtin, no_keywords
 from ruda.jit.frontend import EXPR, FALSE, INDEX, ONE, TRUE, ZERO, Translator
 from ruda.jit.values import (
     ArrayRef,
@@ -117,6 +117,7 @@ def _minmax(c: Call) -> Value:
 
 
 def extremum(c: Call, name: str) -> Value:
+    no_keywords(c)
     items = c.arguments
     if len(items) == 1 and isinstance(items[0], TupleValue):
         items = list(items[0].items)
@@ -231,7 +232,32 @@ def _tuple(c: Call) -> Value:
 
 @builtin(enumerate, zip, reversed)
 def _iterator(c: Call) -> Value:
+    match c.name, c.keywords:
+        case "enumerate", {"start": start, **others} if not others and len(c.arguments) == 1:
+            return Method(TupleValue((c.arguments[0], start)), c.name)
+        case "zip", {"strict": _}:
+            raise UnsupportedError("`zip` takes no `strict` in a kernel", c.place)
+    no_keywords(c)
     return Method(TupleValue(tuple(c.arguments)), c.name)
+
+
+@builtin(any, all)
+def _any_all(c: Call) -> Value:
+    (values,) = c.bind("iterable")
+    if isinstance(values, ArrayRef):
+        from ruda.jit import arrays
+
+        return arrays.reduce_array(c, values, c.name)
+    if not isinstance(values, TupleValue):
+        assert values is not None
+        raise KernelTypeError(
+            f"`{c.name}` takes a tuple or an array, not {describe(values)}", c.place,
+            hint="write the loop",
+        )  # fmt: skip
+    kind, result = (ir.Or, FALSE) if c.name == "any" else (ir.And, TRUE)
+    for value in values.items:
+        result = c.t.logical(kind, result, c.t.truth(value, c.place), c.place)  # type: ignore[assignment]
+    return result
 
 
 @builtin(breakpoint)

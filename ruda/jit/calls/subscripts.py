@@ -57,7 +57,10 @@ def subscript(t: Translator, owner: Value, index: Sequence[Value | slice], place
             )  # fmt: skip
         case PyObject(value) if is_kernel(value):
             raise launch_inside(value, place)
-    raise KernelTypeError(f"{describe(owner)} cannot be indexed", place)
+    axes = {"threadIdx", "blockIdx", "blockDim", "gridDim"}
+    known = getattr(owner.value, "__ruda_name__", "") if isinstance(owner, PyObject) else ""
+    hint = f"its parts are ruda.{known}.x, .y and .z" if known in axes else None
+    raise KernelTypeError(f"{describe(owner)} cannot be indexed", place, hint=hint)
 
 
 def is_kernel(value: Any) -> bool:
@@ -156,6 +159,11 @@ def index_array(
     if dots:
         fill = array.ndim - (len(items) - 1)
         items[dots[0] : dots[0] + 1] = [slice(None)] * max(fill, 0)
+    if PyObject(None) in items:
+        raise UnsupportedError(
+            "`None` (np.newaxis) in an index is not in the kernel language", place,
+            hint="leave it out, and index the view with one number less",
+        )  # fmt: skip
     if len(items) > array.ndim:
         count = "1 axis" if array.ndim == 1 else f"{array.ndim} axes"
         raise KernelTypeError(

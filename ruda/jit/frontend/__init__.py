@@ -1,5 +1,6 @@
 """A Python function and its argument types -> the typed IR."""
 
+from ruda.jit.frontend.expressions import as_tuple
 from ruda.jit.frontend.source import definition
 from ruda.jit.frontend.state import (
     EXPR,
@@ -25,6 +26,7 @@ __all__ = [
     "Options",
     "Translation",
     "Translator",
+    "as_tuple",
     "definition",
     "translate",
 ]

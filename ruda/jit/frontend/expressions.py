@@ -25,12 +25,20 @@ from ruda.jit.frontend.state import (
 from ruda.jit.values import (
     ArrayRef,
     PyObject,
+    RangeValue,
     TupleValue,
     Value,
     describe,
 )
 
 COORDINATES = ("threadIdx", "blockIdx", "blockDim", "gridDim")
+
+
+def as_tuple(node: ast.expr) -> ast.expr:
+    """A list literal that is only read stands for a tuple: `for k in [1, 2]`, `max([x, y])`."""
+    if isinstance(node, ast.List):
+        return ast.copy_location(ast.Tuple(node.elts, ast.Load()), node)
+    return node
 
 
 class Expressions(Elements):
@@ -173,7 +181,11 @@ class Expressions(Elements):
 
     def visit_compare(self, node: ast.Compare) -> Value:
         place = self.place(node)
-        operands = self.values((node.left, *node.comparators))
+        among = [isinstance(op, (ast.In, ast.NotIn)) for op in node.ops]
+        comparators = [
+            as_tuple(n) if k else n for n, k in zip(node.comparators, among, strict=True)
+        ]
+        operands = self.values((node.left, *comparators))
         if len(operands) > 2:
             operands = [
                 self.keep(v) if 0 < k < len(operands) - 1 else v for k, v in enumerate(operands)
@@ -195,9 +207,12 @@ class Expressions(Elements):
             same = same and left.value is right.value  # type: ignore[union-attr]
             return TRUE if same == isinstance(op, ast.Is) else FALSE
         if isinstance(op, (ast.In, ast.NotIn)):
+            if isinstance(right, RangeValue):
+                inside = self.in_range(self.number(left, place), right, place)
+                return inside if isinstance(op, ast.In) else self.negated(inside, place)
             if not isinstance(right, TupleValue):
                 raise UnsupportedError(
-                    "`in` is not in the kernel language, except for tuples",
+                    "`in` is not in the kernel language, except for tuples and `range`",
                     place,
                     hint="write a loop",
                 )
@@ -216,6 +231,31 @@ class Expressions(Elements):
                 return equal if isinstance(op, ast.Eq) else self.operation("not", (equal,), place)
         result = self.binary(op, left, right, place)
         return self.number(result, place)
+
+    def negated(self, condition: ir.Expr, place: Place) -> ir.Expr:
+        if isinstance(condition, ir.Const):
+            return FALSE if condition.value else TRUE
+        return self.operation("not", (condition,), place)
+
+    def in_range(self, x: ir.Expr, r: RangeValue, place: Place) -> ir.Expr:
+        """`x in range(start, stop, step)`, with a step known when the kernel is compiled."""
+        step = r.step
+        if not isinstance(step, ir.Const) or step.value == 0 or x.dtype.kind not in ("int", "uint"):
+            raise UnsupportedError(
+                "`in range(...)` takes an integer, and a constant step", place,
+                hint="compare with the bounds: `start <= x < stop`",
+            )  # fmt: skip
+        x = self.temporary(x)
+        low, high = ("ge", "lt") if step.value > 0 else ("le", "gt")
+        tests = [self.operation(low, (x, r.start), place), self.operation(high, (x, r.stop), place)]
+        if abs(step.value) != 1:
+            distance = self.operation("sub", (x, r.start), place)
+            rest = self.operation("mod", (distance, step), place)
+            tests.append(self.operation("eq", (rest, ir.Const(0, dtypes.weak_int)), place))
+        inside: ir.Expr = TRUE
+        for test in tests:
+            inside = self.logical(ir.And, inside, test, place)
+        return inside
 
     def visit_bool(self, node: ast.BoolOp) -> Value:
         kind = ir.And if isinstance(node.op, ast.And) else ir.Or

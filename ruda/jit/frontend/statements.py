@@ -14,9 +14,10 @@ from ruda.errors import (
     KernelTypeError,
     KernelValueError,
     Place,
+    UnsupportedError,
 )
 from ruda.jit import ir
-from ruda.jit.frontend.expressions import Expressions
+from ruda.jit.frontend.expressions import Expressions, as_tuple
 from ruda.jit.frontend.state import (
     EXPR,
     FALSE,
@@ -95,7 +96,11 @@ class Statements(Expressions):
                     raise KernelTypeError(f"cannot unpack {describe(value)}", place)
                 starred = [k for k, e in enumerate(elements) if isinstance(e, ast.Starred)]
                 if starred:
-                    self.unsupported(elements[starred[0]])
+                    raise UnsupportedError(
+                        "`*` in an assignment is not in the kernel language",
+                        self.place(elements[starred[0]]),
+                        hint="slice the tuple: `first, rest = t[0], t[1:]`",
+                    )
                 if len(value.items) != len(elements):
                     raise KernelTypeError(
                         f"cannot unpack a tuple of {len(value.items)} into {len(elements)} names",
@@ -204,7 +209,7 @@ class Statements(Expressions):
     def visit_for(self, node: ast.For) -> None:
         from ruda.jit import calls
 
-        iterable = self.value(node.iter)
+        iterable = self.value(as_tuple(node.iter))
         place = self.place(node)
         broke = self.broke_flag(node, place)
         calls.iterate(self.translator, node, iterable, broke, place)

@@ -135,9 +135,10 @@ def _cut(body: Body) -> list[Body]:
         inner = next((i for i in ir.statements((s,)) if _is_grid(i)), None)
         if inner is not None:
             raise UnsupportedError(
-                "a barrier of the grid stands at the top level of the kernel only, but on CUDA",
+                "a barrier of the grid inside a loop or a branch is possible on CUDA only",
                 inner.place,
-                hint="end the kernel here and launch a second one",
+                hint="make the loop on the host, around the launch: each launch waits for the one "
+                "before",
             )
         out[-1].append(s)
     return [tuple(b) for b in out]
