@@ -28,8 +28,10 @@ from ruda.jit.ir import (
     Array,
     Atomic,
     Barrier,
+    Const,
     Expr,
     Fence,
+    For,
     Function,
     Load,
     Return,
@@ -230,6 +232,39 @@ class CudaEmitter(Emitter):
                 self.wide_store(s, depth)
             case _:
                 super().statement(s, depth)
+
+    def loop(self, s: For, depth: int) -> None:
+        """Count by `while`: of numba's iterators over ranges NVVM cannot tell how they go on, and
+        it multiplies anew in each round.
+
+        The counter goes on before the body, for `continue`, and so is another variable than the
+        body's. It counts in 64 bits and by one, so it cannot overflow.
+        """
+        kind = held(s.variable.dtype)
+        start, stop, step = (
+            bare(text) if kind == "i64" else f"{kind}_to_i64({bare(text)})"
+            for text in map(self.expression, (s.start, s.stop, s.step))
+        )
+        by = s.step.value if isinstance(s.step, Const) and abs(s.step.value) == 1 else None
+        name = self.name(s.variable.name)
+        number, end = (self.temporary(f"{s.variable.name}_{part}") for part in ("next", "end"))
+        if by:
+            self.line(depth, f"{number} = {start}")
+            self.line(depth, f"{end} = {stop}")
+            value = number
+        else:
+            first, each = (
+                self.temporary(f"{s.variable.name}_{part}") for part in ("first", "step")
+            )
+            self.line(depth, f"{first} = {start}")
+            self.line(depth, f"{each} = {step}")
+            self.line(depth, f"{number} = 0")
+            self.line(depth, f"{end} = trips({first}, {stop}, {each})")
+            value = f"{first} + {number} * {each}"
+        self.line(depth, f"while {number} {'>' if by == -1 else '<'} {end}:")
+        self.line(depth + 1, f"{name} = {value if kind == 'i64' else f'i64_to_{kind}({value})'}")
+        self.line(depth + 1, f"{number} = {number} {'-' if by == -1 else '+'} 1")
+        self.body(s.body, depth + 1)
 
     # NVVM joins accesses to neighbours where the first one's alignment allows it, of 4 or 8 bytes
     # each; smaller elements are taken from words here.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 
@@ -297,3 +298,161 @@ def test_without_a_driver_it_says_so():
     with pytest.raises(ruda.errors.DeviceNotFoundError, match="NVIDIA driver"):
         ruda.select_device("cuda")
     assert not ruda.is_available("cuda")
+
+
+# ---- loops ---------------------------------------------------------------------------------------
+
+
+@ruda.jit
+def product(a, b, c):
+    i, j = ruda.grid(2)
+    if i < c.shape[0] and j < c.shape[1]:
+        s = 0.0
+        for k in range(a.shape[1]):
+            s += a[i, k] * b[k, j]
+        c[i, j] = s
+
+
+@ruda.jit
+def tiled_product(a, b, c):
+    left = ruda.shared.array((16, 16), ruda.float32)
+    right = ruda.shared.array((16, 16), ruda.float32)
+    ty, tx = ruda.threadIdx.y, ruda.threadIdx.x
+    i, j = ruda.blockIdx.y * 16 + ty, ruda.blockIdx.x * 16 + tx
+    s = 0.0
+    for t in range(a.shape[1] // 16):
+        left[ty, tx], right[ty, tx] = a[i, t * 16 + tx], b[t * 16 + ty, j]
+        ruda.syncthreads()
+        for k in range(16):
+            s += left[ty, k] * right[k, tx]
+        ruda.syncthreads()
+    c[i, j] = s
+
+
+@ruda.jit
+def row_sums(x, weights, out):
+    r, t = ruda.blockIdx.x, ruda.threadIdx.x
+    s = 0.0
+    for k in range(t, x.shape[1], 256):
+        s += x[r, k] * weights[0, k]
+    out[r, t] = s
+
+
+@ruda.jit
+def grid_stride(x, y, out):
+    for i in range(ruda.grid(1), x.shape[0], ruda.gridsize(1)):
+        out[i, 0] = x[i, 0] + y[0, i]
+
+
+@ruda.jit
+def backwards(x, y, out):
+    i = ruda.grid(1)
+    s = 0.0
+    for k in range(x.shape[0] - 1, -1, -1):
+        s = s * 0.5 + x[k, i] * y[k, i]
+    out[0, i] = s
+
+
+@ruda.jit
+def convolution(x, w, out):
+    i, j = ruda.grid(2)
+    if i < out.shape[0] and j < out.shape[1]:
+        s = 0.0
+        for a in range(w.shape[0]):
+            for b in range(w.shape[1]):
+                s += x[i + a, j + b] * w[a, b]
+        out[i, j] = s
+
+
+def innermost_loops(code):
+    """The instructions of machine code that jumps back, without those of loops around others."""
+    instructions, labels = [], {}
+    for line in code.splitlines():
+        if label := re.match(r"\s*\.(L_\w+):", line):
+            labels[label[1]] = len(instructions)
+        if found := re.search(r"/\*[0-9a-f]{4,}\*/\s+(.*?);", line):
+            instructions.append(found[1].strip())
+    loops = []
+    for k, text in enumerate(instructions):
+        jump = re.search(r"\bBRA.*\(\.(L_\w+)\)", text)
+        start = labels.get(jump[1], k) if jump else k
+        if start < k and text.startswith("@"):  # the last jump, to itself, is none
+            loops.append((start, k))
+    inner = [a for a in loops if not any(b != a and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
+    return [instructions[start : end + 1] for start, end in inner]
+
+
+LOOPS = [product, tiled_product, row_sums, grid_stride, backwards, convolution]
+
+
+@pytest.mark.parametrize("kernel", LOOPS, ids=[k.__name__ for k in LOOPS])
+def test_loops_multiply_no_addresses(kernel):
+    """Indices of 64 bits go on by additions: no product and no choice of 64 bits in a round."""
+    block = (16, 16, 1) if kernel is tiled_product else (256, 1, 1)
+    function, _ = kernel.translate(tuple(map(ruda_type, ("f32[:,::1]",) * 3)), block=block)
+    code = BACKEND.assembly(BACKEND.emit(function, TARGET), TARGET)
+    if compiler.disassembler() is None:
+        assert "selp.b64" not in code  # PTX alone
+        return
+    loops = innermost_loops(code)
+    assert loops
+    for loop in loops:
+        wide = [text for text in loop if re.match(r"(@\S+ )?U?(IMAD\.WIDE|IMAD\.HI|SEL\b)", text)]
+        assert not wide, "\n".join(loop)
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "step"),
+    [(0, 5, 1), (5, -1, -1), (3, 3, 1), (7, 0, -3), (2, 20, 7), (1, 9, 0)],
+)
+def test_loops_of_every_step_are_counted(start, stop, step):
+    """The text of a loop, run by Python: rounds, `continue`, `break`, and who is the counter."""
+
+    @ruda.jit
+    def rounds(out, first, last, each):
+        n = 0
+        for k in range(first, last, each):
+            if k == 4:
+                continue
+            if k == 16:
+                break
+            out[n] = k
+            n += 1
+
+    @ruda.jit
+    def constant(out):
+        n = 0
+        for k in range(start, stop, step):
+            if k == 4:
+                continue
+            if k == 16:
+                break
+            out[n] = k
+            n += 1
+
+    def trips(first, last, each):
+        return len(range(first, last, each)) if each else 0
+
+    expected = []
+    for k in range(start, stop, step) if step else ():
+        if k == 16:
+            break
+        if k != 4:
+            expected.append(k)
+    kinds = {rounds: ("i64[::1]", "i64", "i64", "i64"), constant: ("i64[::1]",)}
+    for kernel, types in kinds.items():
+        if kernel is constant and not step:
+            continue  # refused by its line
+        source = source_of(kernel, tuple(map(ruda_type, types)))
+        found = {}
+        put = functools.partial(lambda found, base, at, value: found.__setitem__(at, value), found)
+        scope = {"trips": trips, "store_i64": put, "wrap": lambda i, n: i}
+        exec(source.text, scope)
+        given = {"out": None, "first": start, "last": stop, "each": step}
+        rows = source.options["parameters"]
+        names = list(given)
+        arguments = [
+            given[names[row[1]]] if row[0] in ("pointer", "scalar") else 99 for row in rows
+        ]
+        scope[source.entry](*arguments)
+        assert list(found.values()) == expected, source.text
