@@ -161,14 +161,14 @@ def main() -> None:
         sys.exit(
             subprocess.call([sys.executable, "-m", "benchmarks", *sys.argv[1:]], env=environment)
         )
-    from benchmarks import cpu, start, timing
+    from benchmarks import cpu, start, tensors, timing
 
     wanted = sys.argv[1:]
     rows: list[dict[str, Any]] = []
     before = timing.load()
     groups = (
         cpu.streaming_rows, cpu.matmul_rows, cpu.reduction_rows, cpu.activation_rows,
-        cpu.thread_rows,
+        tensors.chain_rows, tensors.pattern_rows, tensors.small_rows, cpu.thread_rows,
     )  # fmt: skip
     for group in groups:
         if wanted and not any(w in group.__name__ for w in wanted):
@@ -177,7 +177,9 @@ def main() -> None:
             rows.append(row.as_dict())
             print(table(rows[-1:]).splitlines()[1], flush=True)
     print(table(rows))
-    limits = [] if wanted and "start" not in wanted else [x.as_dict() for x in start.limits()]
+    limits: list[dict[str, Any]] = []
+    if not wanted or "start" in wanted:
+        limits = [x.as_dict() for x in (*start.limits(), *tensors.limits())]
     print(limit_table(limits))
     record = {
         "device": "cpu",

@@ -417,7 +417,7 @@ class Rows:
         k = ir.Variable(f"k_{stage}", index)
         where = [
             *self.values.where[: self.group.outer],
-            *split(ir.Read(k), self.extents[self.group.outer :]),
+            *split(op("add", self.begin(), ir.Read(k)), self.extents[self.group.outer :]),
         ]
         inside = Values(
             self.group, self.inputs, self.numbers, where, f"_{stage}", around=self.values
@@ -446,18 +446,24 @@ class Rows:
         for r, (total, _) in totals.items():
             self.values.values[r] = self.finish(r, total)
 
+    def part_size(self) -> ir.Expr:
+        """The elements of a part of a row; the last one may have less."""
+        parts = ir.Extent(self.outputs[0], 1)
+        return op("floordiv", op("add", self.count, op("sub", parts, number(1))), parts)
+
+    def begin(self) -> ir.Expr:
+        """The first element of a block's part of a row."""
+        return op("mul", self.part, self.part_size()) if self.group.parts else number(0)
+
     def around(self, k: ir.Variable, body: tuple[ir.Statement, ...]) -> ir.Statement:
         """The loop over a row, or over a part of it."""
-        start, stop, step = number(0), self.count, number(1)
+        start: ir.Expr = number(0)
+        stop, step = self.count, number(1)
         if self.group.parts:
-            parts = ir.Extent(self.outputs[0], 1)
-            size = op("floordiv", op("add", self.count, op("sub", parts, number(1))), parts)
-            start = op("mul", self.part, size)
-            stop = op("min", op("add", start, size), self.count)
+            stop = op("min", self.part_size(), op("sub", self.count, self.begin()))
         match self.group.style:
             case "block":
-                start = op("add", start, self.thread) if self.group.parts else self.thread
-                step = number(self.group.block)
+                start, step = self.thread, number(self.group.block)
             case "column":
                 # A barrier a step: the CPU's threads take it side by side, along their rows.
                 inside = ir.Op("lt", (self.row, self.rows), bool_)

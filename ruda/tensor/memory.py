@@ -15,6 +15,7 @@ from ruda.backends.base import DeviceArray, _at
 from ruda.dtypes import DType
 
 HOST = ("cpu", "sim")
+LARGE = 1 << 20  # bytes from which the host's memory comes from its pool
 
 
 class View(NamedTuple):
@@ -31,7 +32,12 @@ def on_host(device: str) -> bool:
 
 def allocate(shape: tuple[int, ...], dtype: DType, device: str) -> Any:
     if on_host(device):
-        return np.empty(shape, dtype.numpy)
+        nbytes = math.prod(shape) * dtype.itemsize
+        if nbytes < LARGE:
+            return np.empty(shape, dtype.numpy)
+        # Fresh pages cost as much as a pass over them: large arrays come from what was freed.
+        storage = backends.get("cpu").allocate(nbytes, "cpu")  # type: ignore[attr-defined]
+        return _at(storage.address, shape, dtype.numpy, None, storage.owner)
     return DeviceArray.allocate(backends.get(device), device, shape, dtype.numpy)
 
 

@@ -31,6 +31,9 @@ LONG_ROW = 32  # elements from which a row is for a block of threads
 PARTS = 1024  # blocks that a device should have at least, where rows are long
 PART = 1 << 14  # elements that are worth a block
 HOST_PART = 1 << 16
+# Threads of a block: the CPU's are lanes, and what they carry should stay in registers and cache.
+HOST_COLUMNS = 1024
+HOST_BLOCKS = {"cpu": 64, "sim": LONG_ROW}
 HOST_STEPS = 1 << 12  # the same where a thread takes the elements in order: sums stay exact
 HOST_ROWS = 16  # rows from which the host's cores have enough to do
 
@@ -428,11 +431,10 @@ def style_of(device: str, c: Cluster, shape: tuple[int, ...], outer: int) -> tup
     inward = c.axes and max(c.axes) == max((a for a, n in enumerate(c.space) if n != 1), default=-1)
     if not device.startswith("ascend"):
         if count >= LONG_ROW and inward:
-            if device == "sim":  # which runs one thread after another
-                return "block", LONG_ROW
-            return "block", min(lower.BLOCK, max(LONG_ROW, 1 << (count - 1).bit_length()))
+            most = HOST_BLOCKS.get(device, lower.BLOCK)
+            return "block", min(most, max(LONG_ROW, 1 << (count - 1).bit_length()))
         if device == "cpu" and not inward and math.prod(shape[:outer]) >= LONG_ROW:
-            return "column", lower.BLOCK
+            return "column", HOST_COLUMNS
     return "row", lower.BLOCK
 
 
