@@ -9,6 +9,8 @@ devices there is always one. `RUDA_FUSION=0` computes an op at a time, `verify` 
 from __future__ import annotations
 
 import contextvars
+import functools
+import math
 import os
 import threading
 from collections.abc import Iterable, Sequence
@@ -17,13 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from ruda.dtypes import DType
+from ruda.dtypes import DType, float32, float64
 from ruda.errors import DeviceError, RudaError
 from ruda.jit import intrinsics
 from ruda.settings import config, settings
 from ruda.tensor import graph, lower, memory, plan
 from ruda.tensor.graph import VIEW, WEAK, Node
 from ruda.tensor.lower import Group
+from ruda.tensor.opdef import Row
+from ruda.tensor.ops import OPS
 from ruda.tensor.plan import Kernel, Look, Plan
 from ruda.tensor.program import Collected, Program, Reference, collect, program, topological
 
@@ -47,6 +51,7 @@ def realize(targets: Iterable[Node]) -> None:
     with _lock:
         if pending[0].device == "cpu" and at_once(pending):
             return
+        pending = [n for n in pending if n.value is None]
         wanted = {id(n) for n in pending}
         while True:
             order, whole = topological(pending, MOST)
@@ -219,106 +224,107 @@ if hasattr(os, "register_at_fork"):
 
 # ---- small work at once --------------------------------------------------------------------------
 
-# (row, dtypes of the inputs) for which the NumPy meaning needs no conversions.
-_plain: dict[Any, bool] = {}
+class NotSmall(Exception):
+    """Work for a plan."""
 
 
-def at_once(targets: list[Node]) -> bool:
+def at_once(targets: Sequence[Node]) -> bool:
     """Compute small elementwise work on the host op by op, without a plan; False if it is not.
 
     A kernel would cost more than NumPy takes: see `SMALL`.
     """
-    state = settings.local.get() or settings.base
-    if state["fusion"] == "verify":
+    if (settings.local.get() or settings.base)["fusion"] == "verify":
         return False
-    order: list[Node] = []
-    seen: set[int] = set()
-    stack = targets[::-1]
-    while stack:
-        node = stack[-1]
-        if node.value is not None or id(node) in seen:
-            stack.pop()
-            continue
-        row = node.row
-        if row.kind != "elementwise" or len(order) >= MOST:  # type: ignore[union-attr]
-            return False
-        size = 1
-        for length in node.shape:
-            size *= length
-        if size >= SMALL:
-            return False
-        waits = False
-        for i in node.inputs:
-            if type(i) is Node and i.value is None and id(i) not in seen:
-                stack.append(i)
-                waits = True
-        if not waits:
-            stack.pop()
-            seen.add(id(node))
-            order.append(node)
-    with np.errstate(all="ignore"):
-        values = meanings(order)
-    for n in order:
-        n.computed(values[id(n)])
+    try:
+        with quiet():
+            for n in targets:
+                if n.value is None:
+                    evaluate(n)
+    except (NotSmall, RecursionError):
+        return False
     return True
 
 
-def meanings(order: list[Node]) -> dict[int, Any]:
-    """The values of nodes, inputs before users."""
-    values: dict[int, Any] = {}
-    for n in order:
-        values[id(n)] = meaning(n, values)
-    return values
-
-
-def meaning(n: Node, values: dict[int, Any]) -> np.ndarray[Any, Any]:
-    """The value of an elementwise node by its row's NumPy meaning."""
-    row = n.row
-    given: list[Any] = []
-    kinds: list[Any] = []
+def evaluate(n: Node) -> Any:
+    """Compute a node by its row's NumPy meaning, and what it needs. Chains are short: see
+    `graph.MAX_DEPTH`."""
+    row, inputs = n.row, n.inputs
     assert row is not None
-    for i in n.inputs:
+    if row.kind != "elementwise" or not is_small(n.shape):
+        raise NotSmall
+    values: list[Any] = []
+    for i in inputs:
         if type(i) is Node:
-            kinds.append(i.dtype)
             value = i.value
-            given.append(values[id(i)] if value is None else value)
+            values.append(evaluate(i) if value is None else value)
         else:
-            kinds.append(type(i))
-            given.append(i)
-    key = row, *kinds
-    plain = _plain.get(key)
-    if plain is None:
-        plain = _plain[key] = is_plain(n)
-    if not plain:
-        at, _ = row.dtypes(tuple(k if isinstance(k, DType) else WEAK[k] for k in kinds))
-        for position, i in enumerate(n.inputs):
-            kind = at if position or row.rule != "condition" else WEAK[bool]
-            convert = converted if type(i) is Node else intrinsics.convert
-            given[position] = convert(given[position], kind)
-    found: np.ndarray[Any, Any] = row.numpy(*given)
-    if type(found) is not np.ndarray:
-        found = np.asarray(found)
-    if not plain:
-        found = found.astype(n.dtype.numpy, copy=False)
-    if found.base is None and found.shape == n.shape and found.flags.c_contiguous:
-        if not any(found is v for v in given):
-            return found
-    return own(found, n.shape, given)
+            values.append(i)
+    found = None
+    if row in PLAIN:
+        x = inputs[0]
+        if len(inputs) == 1:
+            if type(x) is Node and x.dtype in FLOATS:
+                found = PLAIN[row](values[0])
+        elif type(x) is Node and x.dtype in FLOATS:
+            y = inputs[1]
+            if y.dtype is x.dtype if type(y) is Node else type(y) is float:
+                found = PLAIN[row](*values)
+    if found is None:
+        found = converting(n, values)
+    if type(found) is not np.ndarray or found.shape != n.shape or not found.flags.c_contiguous:
+        found = own(np.asarray(found), n.shape, values)
+    n.value, n.inputs, n.row, n.depth = found, (), None, 0
+    return found
 
 
-def is_plain(n: Node) -> bool:
-    """Whether NumPy's own rules do what a row's do: one float dtype throughout, and floats."""
+@functools.lru_cache(maxsize=1024)
+def is_small(shape: tuple[int, ...]) -> bool:
+    return math.prod(shape) < SMALL
+
+
+def converting(n: Node, values: list[Any]) -> np.ndarray[Any, Any]:
+    """An op whose operands become the dtype that it computes at."""
     row = n.row
     assert row is not None
-    nodes = [i.dtype for i in n.inputs if type(i) is Node]
-    numbers = [i for i in n.inputs if type(i) is not Node]
-    return (
-        isinstance(row.numpy, np.ufunc)
-        and row.rule in ("same", "float", "test", "parts")
-        and nodes[0].name in ("float32", "float64")
-        and all(d is nodes[0] for d in nodes)
-        and all(type(v) is float for v in numbers)
-    )
+    at, _ = row.dtypes(tuple(i.dtype if type(i) is Node else WEAK[type(i)] for i in n.inputs))
+    given = []
+    for position, (i, value) in enumerate(zip(n.inputs, values, strict=True)):
+        kind = at if position or row.rule != "condition" else WEAK[bool]
+        given.append((converted if type(i) is Node else intrinsics.convert)(value, kind))
+    found = np.asarray(row.numpy(*given)).astype(n.dtype.numpy, copy=False)
+    return own(found, n.shape, [*values, *given])
+
+
+# The rows that NumPy computes at these dtypes as they are: no conversions before or after.
+FLOATS = frozenset({float32, float64})
+PLAIN: dict[Row, Any] = {
+    row: row.numpy for row in OPS.values()
+    if isinstance(row.numpy, np.ufunc) and row.rule in ("same", "float", "test")
+}  # fmt: skip
+
+
+try:  # what `np.errstate` does, without its checks: they cost as much as adding 1000 numbers
+    from numpy._core._ufunc_config import _extobj_contextvar  # type: ignore[attr-defined]
+    from numpy._core.umath import _make_extobj
+
+    class quiet:
+        """No warnings of overflow and the like: results say it."""
+
+        __slots__ = ("token",)
+        state = _make_extobj(all="ignore")
+
+        def __enter__(self) -> None:
+            self.token = _extobj_contextvar.set(self.state)
+
+        def __exit__(self, *exception: object) -> None:
+            _extobj_contextvar.reset(self.token)
+
+    with quiet():
+        np.exp(np.float32(1e9))
+except (ImportError, AttributeError, TypeError):  # another NumPy
+
+    def quiet() -> Any:  # type: ignore[no-redef]
+        return np.errstate(all="ignore")
 
 
 # ---- by NumPy ------------------------------------------------------------------------------------

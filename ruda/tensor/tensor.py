@@ -181,6 +181,14 @@ class Tensor:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """A read-only view on the host; a copy from other devices, which `copy=False` refuses."""
+        if dtype is None and copy is None and self._view is None and self.device == "cpu":
+            node = self._storage.node
+            if node.value is None:
+                execute.realize((node,))
+            node.exported = True
+            seen: np.ndarray[Any, Any] = node.value.view()
+            seen.setflags(write=False)
+            return seen
         shared = memory.on_host(self.device)
         if copy is False and not shared:
             raise ValueError(f"a tensor on {self.device} cannot be a NumPy array without a copy")
