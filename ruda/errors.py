@@ -21,6 +21,7 @@ RudaError
 │   ├── BarrierError
 │   ├── IntegerDivisionError (ZeroDivisionError)
 │   └── KernelAssertionError (AssertionError)
+├── CompileError                            `ruda.compile` cannot replay what a function does
 ├── UsageError                              a command line that cannot be carried out
 └── DeviceError                             devices and their memory
     ├── DeviceNotFoundError (LookupError)
@@ -194,6 +195,10 @@ class IntegerDivisionError(CheckError, ZeroDivisionError):
 
 class KernelAssertionError(CheckError, AssertionError):
     """An `assert` in a kernel that failed."""
+
+
+class CompileError(RudaError):
+    """`ruda.compile` cannot replay what a function does."""
 
 
 class UsageError(RudaError):

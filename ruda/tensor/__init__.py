@@ -10,16 +10,28 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ruda import dtypes
-from ruda.tensor import creation, extras, fft, history, indexing, linalg, methods, ordering, tensor
+from ruda.tensor import (
+    creation,
+    extras,
+    fft,
+    graph,
+    history,
+    indexing,
+    linalg,
+    methods,
+    ordering,
+    tensor,
+)
 from ruda.tensor import grad as derivatives
+from ruda.tensor.compiled import compile
 from ruda.tensor.ops import OPS
 from ruda.tensor.routing import device_of, elementwise, supports
 from ruda.tensor.tensor import Tensor, asarray, astype, broadcast_to, realize, reshape
 
 __array_api_version__ = "2025.12"
 __all__ = [
-    "Tensor", "asarray", "astype", "broadcast_to", "device_of", "elementwise", "realize", "reshape",
-    "supports",
+    "Tensor", "asarray", "astype", "broadcast_to", "compile", "device_of", "elementwise", "realize",
+    "reshape", "supports",
 ]  # fmt: skip
 
 bool = dtypes.bool_
@@ -57,6 +69,13 @@ globals().update(creation.LIBRARY)
 globals().update({name: getattr(extras, name) for name in extras.__all__})
 tensordot, vecdot = linalg.tensordot, linalg.vecdot
 __all__ += ["fft", "linalg", "tensordot", "vecdot", *creation.LIBRARY, *extras.__all__]
+
+# What runs on memory, and not as recorded ops, is one step of a compiled function.
+for _name in (
+    "argmax", "argmin", "concat", "diff", "isin", "nonzero", "repeat", "roll", "scatter", "stack",
+    "take", "take_along_axis", "tensordot", "tile", "vecdot", *ordering.__all__,
+):  # fmt: skip
+    globals()[_name] = graph.step(globals()[_name])
 
 
 if TYPE_CHECKING:  # the functions are made from rows

@@ -570,6 +570,8 @@ def library(name: str, numpy: Any, doc: str) -> Any:
     """A function that NumPy computes where the host is the device; refused elsewhere."""
 
     def call(*values: Any, **options: Any) -> Any:
+        if graph.tracing.current is not None:
+            return graph.tracing.current.call(call, values, options)
         tensors = [v for v in values if isinstance(v, Tensor)]
         gradient = LIBRARY_GRADIENTS.get(name)
         if gradient is None:

@@ -224,6 +224,7 @@ if hasattr(os, "register_at_fork"):
 
 # ---- small work at once --------------------------------------------------------------------------
 
+
 class NotSmall(Exception):
     """Work for a plan."""
 

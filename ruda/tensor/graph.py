@@ -7,7 +7,9 @@ refer to need not ever exist in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,25 @@ WEAK = {bool: dtypes.bool_, int: weak_int, float: weak_float, complex: weak_comp
 Input = Any  # a Node, or a Python number
 # The row of views: memory seen with other strides.
 VIEW = Row("view", ("x",), "any", "same", lambda x: x, lambda x: x, "A view.", kind="view")
+
+
+class _Tracing(threading.local):
+    current: Any = None  # the `compiled.Trace` that takes down what happens
+
+
+tracing = _Tracing()
+
+
+def step(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that a trace takes down as a whole, not by what it does inside."""
+
+    @functools.wraps(function)
+    def call(*values: Any, **options: Any) -> Any:
+        if tracing.current is None:
+            return function(*values, **options)
+        return tracing.current.call(function, values, options)
+
+    return call
 
 
 class Node:
@@ -69,6 +90,8 @@ def leaf(value: Any, dtype: DType, device: str) -> Node:
     flags = getattr(value, "_shadow", value).flags
     if not (flags.c_contiguous and flags.aligned):
         made.layout = layout_of(value)
+    if tracing.current is not None:
+        tracing.current.leaf(made)
     return made
 
 
@@ -102,7 +125,7 @@ def record(row: Row, inputs: Sequence[Input]) -> Node:
 def bounded(node: Node, depth: int) -> Node:
     """A node at the end of a chain, computed if that is long."""
     node.depth = depth
-    if depth > MAX_DEPTH:
+    if depth > MAX_DEPTH and tracing.current is None:
         from ruda.tensor.execute import realize
 
         realize([node])

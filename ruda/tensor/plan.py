@@ -559,6 +559,41 @@ def launch(k: Kernel, made: Sequence[Any], given: Sequence[Any], device: str) ->
     k.run_finish(*whole, *between)
 
 
+def recorded(made: Plan, values: list[Any], numbers: Sequence[Any]) -> list[Any]:
+    """The launches of a plan as (module, launch, arguments), with memory of their own.
+
+    Results go among the values.
+    """
+    device, first = made.program.device, len(made.program.leaves)
+    out: list[Any] = []
+
+    def add(group: Group, launch: Launch, given: Sequence[Any]) -> None:
+        found = lower.prepare(lower.lowered(group), lower.types_of(given), device)
+        out.append((found.module, launch, list(given)))
+
+    for step in made.steps:
+        if isinstance(step, Look):
+            values[step.made] = memory.view(values[step.place], step.view)
+            continue
+        results = [memory.allocate(o.shape, o.dtype, device) for o in step.outputs]
+        given = arguments(step, results, values, numbers)
+        if math.prod(step.launch.grid):
+            if step.finish is None:
+                add(step.group, step.launch, given)
+            else:
+                between = [
+                    memory.allocate((step.rows, step.parts), part_dtype(step.group.ops[n]), device)
+                    for n in step.group.outputs
+                ]
+                whole = [m.reshape((step.rows,)) for m in results]
+                add(step.group, step.launch, [*between, *given])
+                second = lower.configuration(step.finish, (step.rows, step.parts))
+                add(step.finish, second, [*whole, *between])
+        for o, m in zip(step.outputs, results, strict=True):
+            values[first + o.step] = m
+    return out
+
+
 def prepared(
     group: Group, launch: Launch, given: Sequence[Any], device: str
 ) -> Callable[..., None]:

@@ -148,7 +148,7 @@ class Tensor:
         node = self._storage.node
         if self._view is None:
             return node
-        if node.value is None:
+        if node.value is None or graph.tracing.current is not None:
             return graph.see(node, self._view)
         return graph.strided(memory.view(node.value, self._view), node)
 
@@ -160,6 +160,8 @@ class Tensor:
 
     def buffer(self) -> Any:
         """The memory, computed: a NumPy array on the host, else a `DeviceArray`."""
+        if graph.tracing.current is not None:
+            graph.tracing.current.read()
         node = self.node()
         execute.realize([node])
         return node.value
@@ -183,6 +185,8 @@ class Tensor:
         """A read-only view on the host; a copy from other devices, which `copy=False` refuses."""
         if dtype is None and copy is None and self._view is None and self.device == "cpu":
             node = self._storage.node
+            if graph.tracing.current is not None:
+                graph.tracing.current.read()
             if node.value is None:
                 execute.realize((node,))
             node.exported = True
@@ -254,6 +258,8 @@ class Tensor:
         if any(is_array(i) for i in items):
             from ruda.tensor import indexing
 
+            if graph.tracing.current is not None:
+                return graph.tracing.current.call(Tensor.__getitem__, (self, key), {})  # type: ignore[no-any-return]
             out = from_buffer(indexing.read(self, items), self.device)
         else:
             out = self._through(basic_view(self._seen(), items))
@@ -291,6 +297,8 @@ class Tensor:
 
     def _own(self) -> None:
         """Make sure that the storage's memory is seen by its own handles alone."""
+        if graph.tracing.current is not None:
+            graph.tracing.current.write()
         node = self._storage.node
         self._storage.version += 1
         execute.realize([node])
@@ -501,7 +509,7 @@ def asarray(
 
 def copy_of(x: Tensor) -> Tensor:
     """A tensor of its own with the same elements."""
-    out = from_buffer(copied(x), x.device)
+    out = from_node(graph.record(conversion(x.dtype), [x.node()]))
     return attach(out, "copy", lambda g, out, x: (g,), (x,))
 
 
@@ -856,7 +864,7 @@ def reshape(x: Tensor, /, shape: Any, *, copy: bool | None = None) -> Tensor:
     elif copy is False:
         raise ValueError(f"a tensor of shape {x.shape} and these strides needs a copy")
     else:
-        out = reshape(from_buffer(copied(x), x.device), new)
+        out = reshape(from_node(graph.record(conversion(x.dtype), [x.node()])), new)
     return attach(out, "reshape", lambda g, out, x: (reshape(g, x.shape),), (x,))
 
 

@@ -1,0 +1,161 @@
+"""`ruda.compile`: replays are what calls would be, and what they cannot repeat is refused."""
+
+import numpy as np
+import pytest
+
+import ruda
+from ruda.errors import CompileError, GradientError
+
+
+def test_replays_compute_what_calls_do(device, rng):
+    calls = []
+
+    @ruda.compile
+    def normal(x, scale=1.0):
+        calls.append(x.shape)
+        away = x - ruda.mean(x, axis=-1, keepdims=True)
+        return away / ruda.sqrt(ruda.mean(away * away, axis=-1, keepdims=True) + 1e-5) * scale
+
+    for shape in ((3, 40), (2, 5)):
+        for _ in range(3):
+            a = rng.normal(size=shape).astype("f4")
+            wanted = (a - a.mean(-1, keepdims=True)) / np.sqrt(a.var(-1, keepdims=True) + 1e-5)
+            found = normal(ruda.asarray(a, device=device))
+            np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-4, atol=1e-5)
+    assert calls == [(3, 40), (2, 5)]
+    x = ruda.asarray(a, device=device)
+    np.testing.assert_allclose(normal(x, scale=2.0).numpy(), wanted * 2, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(normal(x, scale=3.0).numpy(), wanted * 3, rtol=1e-4, atol=1e-5)
+    assert len(calls) == 4
+    normal(ruda.astype(x, "float16"))
+    assert len(calls) == 5
+
+
+def test_trees_of_arguments_and_results(rng):
+    @ruda.compile
+    def step(parameters, batch, rate):
+        new = {k: p - rate * ruda.sum(p * batch[0]) for k, p in parameters.items()}
+        return new, [batch[1] * 2, 7, "text"], parameters["w"]
+
+    for _ in range(2):
+        w, b, x, y = (ruda.asarray(rng.normal(size=5).astype("f4")) for _ in range(4))
+        new, rest, same = step({"w": w, "b": b}, (x, y), 0.1)
+        wanted = w.numpy() - 0.1 * (w.numpy() * x.numpy()).sum()
+        np.testing.assert_allclose(new["w"].numpy(), wanted, rtol=1e-5)
+        assert set(new) == {"w", "b"} and rest[1:] == [7, "text"]
+        np.testing.assert_allclose(rest[0].numpy(), y.numpy() * 2)
+        assert same.tolist() == w.tolist()
+
+
+def test_views_library_functions_and_constants(device, rng):
+    @ruda.compile
+    def f(x, y):
+        half = ruda.full((3,), 0.5, device=x.device)
+        z = ruda.reshape((x * 2).T, (-1,))[:3] + half
+        joined = ruda.concat([z, y[1:, 0]])
+        return joined[::-1] * 2, (x + 1) @ y
+
+    for _ in range(3):
+        a, b = rng.normal(size=(4, 3)).astype("f4"), rng.normal(size=(3, 2)).astype("f4")
+        joined, product = f(ruda.asarray(a, device=device), ruda.asarray(b, device=device))
+        wanted = np.concatenate([(a * 2).T.reshape(-1)[:3] + 0.5, b[1:, 0]])[::-1] * 2
+        np.testing.assert_allclose(joined.numpy(), wanted, rtol=1e-6)
+        np.testing.assert_allclose(product.numpy(), (a + 1) @ b, rtol=1e-5, atol=1e-6)
+
+
+def test_arguments_that_are_views_or_not_computed(rng):
+    @ruda.compile
+    def f(x):
+        return x[1:] + 1
+
+    a = rng.normal(size=(3, 4)).astype("f4")
+    x = ruda.asarray(a)
+    for _ in range(2):
+        np.testing.assert_allclose(f(x.T).numpy(), a.T[1:] + 1)
+        np.testing.assert_allclose(f(x * 2).numpy(), a[1:] * 2 + 1)
+
+
+def test_results_are_new_each_time():
+    @ruda.compile
+    def f(x):
+        return x + 1, ruda.zeros(2)
+
+    first, zero = f(ruda.asarray([1.0]))
+    second, other = f(ruda.asarray([2.0]))
+    zero += 5
+    assert first.tolist() == [2] and second.tolist() == [3] and other.tolist() == [0, 0]
+    assert f(ruda.asarray([3.0]))[1].tolist() == [0, 0]
+
+
+def test_derivatives_inside():
+    @ruda.compile
+    def slope(x):
+        return ruda.grad(lambda x: ruda.sum(x * x * x))(x)
+
+    assert slope(ruda.asarray([1.0, 2.0])).tolist() == [3, 12]
+    assert slope(ruda.asarray([2.0, 3.0])).tolist() == [12, 27]
+    with pytest.raises(GradientError, match=r"ruda\.compile of slope"):
+        slope(ruda.asarray([1.0]).requires_grad_())
+
+
+OUTSIDE = ruda.asarray([1.0])
+
+
+def written(x):
+    x[0] = 2.0
+    return x
+
+
+def added(x):
+    x += 1
+    return x
+
+
+REFUSED = [
+    (lambda x: x if x.item() > 0 else -x, "reads the values of a tensor"),
+    (lambda x: ruda.asarray(np.asarray(x + 1)), "reads the values of a tensor"),
+    (lambda x: ruda.asarray(float(ruda.sum(x))), "reads the values of a tensor"),
+    (lambda x: x + OUTSIDE, r"uses a tensor of shape \(1,\) that is no argument"),
+    (written, "writes into a tensor"),
+    (added, "writes into a tensor"),
+]
+
+
+@pytest.mark.parametrize(("function", "text"), REFUSED)
+def test_what_a_replay_cannot_repeat(function, text):
+    made = ruda.compile(function)
+    for _ in range(2):
+        with pytest.raises(CompileError, match=text):
+            made(ruda.asarray([1.0]))
+    assert (ruda.asarray([1.0]) + 1).tolist() == [2]  # nothing is left behind
+
+
+def test_shapes_that_depend_on_values():
+    @ruda.compile
+    def f(x):
+        return ruda.nonzero(x)[0] * 2
+
+    assert f(ruda.asarray([0.0, 1.0])).tolist() == [2]
+    with pytest.raises(CompileError, match="its shapes depend on values"):
+        f(ruda.asarray([1.0, 1.0]))
+
+
+def test_wrong_arguments():
+    with pytest.raises(TypeError, match="decorates a function, not int"):
+        ruda.compile(3)
+    with pytest.raises(CompileError, match="arguments are tensors, numbers"):
+        ruda.compile(lambda x, y: x)(ruda.zeros(1), {1, 2})
+
+
+def test_explain_tells_what_is_kept():
+    @ruda.compile
+    def f(x):
+        return ruda.sum(ruda.exp(x) * 2, axis=1)
+
+    for n in (10, 10, 20):
+        f(ruda.zeros((3, n)))
+    found = ruda.explain(f)
+    assert [s.replays for s in found.signatures] == [1, 0]
+    assert found.signatures[0].kernels[0].ops == ("exp", "multiply", "sum")
+    assert found.signatures[0].moved == found.signatures[0].least == 4 * (30 + 3)
+    assert "f: 2 signatures" in repr(found) and "launch by launch" in repr(found)
