@@ -43,7 +43,13 @@ def save(folder: Path, model: Module, optimizer: Optimizer, state: dict[str, Any
             for name, v in kept.items()
         }
         library.save_file(arrays, new / "optimizer.safetensors")
-        text = json.dumps(state | {"steps": optimizer.steps, "lr": optimizer.lr})
+        grads = {
+            str(k): p.grad.numpy() for k, p in enumerate(optimizer.parameters) if p.grad is not None
+        }
+        if grads:  # saved between the backward passes of one step
+            library.save_file(grads, new / "gradients.safetensors")
+        rate = None if callable(optimizer.lr) else optimizer.lr  # a schedule is the program's
+        text = json.dumps(state | {"steps": optimizer.steps, "lr": rate})
         (new / "state.json").write_text(text, "utf-8")
         for path in new.iterdir():
             with open(path, "rb") as file:
@@ -75,16 +81,32 @@ def load(folder: Path, model: Module, optimizer: Optimizer) -> dict[str, Any]:
         state: dict[str, Any] = json.loads((found / "state.json").read_text("utf-8"))
         weights = library.load_file(found / "model.safetensors")
         arrays = library.load_file(found / "optimizer.safetensors")
+        gradients = found / "gradients.safetensors"
+        grads = library.load_file(gradients) if gradients.exists() else {}
+        steps = int(state["steps"])
     except Exception as error:  # safetensors has an exception of its own for damaged files
         raise UsageError(f"the checkpoint at {found} is damaged: {error}") from None
-    with_grad = model.parameters()
-    report = model.load_state_dict(weights)
-    assert report.complete and len(with_grad) == len(model.parameters())
-    optimizer.parameters = model.parameters()
+    if any(not k.partition(".")[0].isdigit() for k in (*arrays, *grads)) or any(
+        int(k.partition(".")[0]) >= len(optimizer.parameters) for k in (*arrays, *grads)
+    ):
+        raise UsageError(f"the checkpoint at {found} is of another optimiser")
+    names = {id(p): name for name, p in model.named_parameters().items()}
+    places = [names.get(id(p)) for p in optimizer.parameters]
+    model.load_state_dict(weights)
+    now = model.named_parameters()
+    optimizer.parameters = [
+        p if name is None else now[name]
+        for p, name in zip(optimizer.parameters, places, strict=True)
+    ]
     optimizer.state = [{} for _ in optimizer.parameters]
+    for key, array in grads.items():
+        p = optimizer.parameters[int(key)]
+        p.grad = asarray(np.asarray(array), device=p.device)
     for key, array in arrays.items():
         number, _, name = key.partition(".")
         device = optimizer.parameters[int(number)].device
         optimizer.state[int(number)][name] = asarray(np.asarray(array), device=device)
-    optimizer.steps, optimizer.lr = int(state["steps"]), float(state["lr"])
+    optimizer.steps = steps
+    if state["lr"] is not None and not callable(optimizer.lr):
+        optimizer.lr = float(state["lr"])
     return state

@@ -123,6 +123,14 @@ class Module:
             _set(holder, key, new.requires_grad_() if old.requires_grad else new)
         return self
 
+    def astype(self, dtype: Any) -> Module:
+        """Convert all floating parameters and buffers; optimisers keep float32 beside 16 bits."""
+        for _, holder, key, old in list(self.named_tensors()):
+            if old.dtype.is_inexact:
+                new = astype(old.detach(), dtype, copy=False)
+                _set(holder, key, new.requires_grad_() if old.requires_grad else new)
+        return self
+
     def train(self, mode: bool = True) -> Module:
         """Behave as in training: dropout drops."""
         for m in self.modules():
