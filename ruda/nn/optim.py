@@ -34,7 +34,9 @@ class Optimizer:
         self.options: list[dict[str, Any]] = []  # of each parameter
         base = lr(0) if callable(lr) else lr
         for given in parameters:
-            group = dict(given) if isinstance(given, dict) else {"parameters": [given]}
+            group: dict[str, Any] = (
+                dict(given) if isinstance(given, dict) else {"parameters": [given]}
+            )
             members = list(group.pop("parameters"))
             own = group.pop("lr", None)
             unknown = group.keys() - options.keys()
