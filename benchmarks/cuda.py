@@ -9,6 +9,7 @@ PyTorch, Triton and numba-cuda are peers where they are installed.
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import math
 import statistics
@@ -419,8 +420,106 @@ def first_figures(processes: int = 3) -> list[Limit]:
     ]
 
 
+# ---- tensors -------------------------------------------------------------------------------------
+
+
+def tensor_rows() -> list[Row]:
+    """Fused tensors: chains of k ops, softmax, layer norm, a sum; each allocates its results."""
+    torch, n, side = torch_module(), 1 << 26, 8192
+    x, y = random_array(n), random_array(n)
+    m = random_array(side, side)
+    a, b, c = (ruda.asarray(v.copy_to_host(), device="cuda") for v in (x, y, m))
+    ours: dict[str, Callable[[], Any]] = {}
+    theirs: dict[str, Callable[[], Any]] = {}
+    goals: dict[str, float] = {}
+    exact: dict[str, Any] = {}
+
+    def chain(k: int) -> Callable[[Any, Any], Any]:
+        def run(p: Any, q: Any) -> Any:
+            for step in range(k // 2):
+                p = p * q + (0.5 + step)
+            return p
+
+        return run
+
+    def add(name: str, goal: float, ours_: Callable[..., Any], numpys: Any, *given: Any) -> None:
+        goals[name] = goal
+        ours[name] = lambda: ours_(*given).buffer()
+        exact[name] = numpys
+
+    for k in (4, 8, 16):
+        host = [v.copy_to_host()[:1000].astype(np.float64) for v in (x, y)]
+        add(f"chain of {k} ops 64M f32", 0.9 * k, chain(k), chain(k)(*host), a, b)
+    rows = m.copy_to_host()[:4].astype(np.float64)
+    e = np.exp(rows - rows.max(1, keepdims=True))
+    add("tensor softmax 8192^2 f32", 1.8, ruda.nn.softmax, e / e.sum(1, keepdims=True), c)
+    away = rows - rows.mean(1, keepdims=True)
+    normal = away / np.sqrt((away * away).mean(1, keepdims=True) + 1e-5)
+    add("tensor layer norm 8192^2 f32", 1.5, layer_norm, normal, c)
+    total = np.array([x.copy_to_host().sum(dtype=np.float64)])
+    add("tensor sum 64M f32", 1.0, ruda.sum, total, a)
+    errors: dict[str, dict[str, float]] = {}
+    for name, call in ours.items():
+        found = call().copy_to_host()
+        part = found.reshape(-1)[: exact[name].size].astype(np.float64)
+        wanted = np.asarray(exact[name]).reshape(-1)
+        error = float(np.linalg.norm(part - wanted) / np.linalg.norm(wanted))
+        assert error < 1e-5, f"{name}: relative error {error}"
+        errors[name] = {"relative error": error}
+    if torch is None:
+        return []
+    ta, tb = (torch.from_numpy(v.copy_to_host()).cuda() for v in (x, y))
+    tm = torch.from_numpy(m.copy_to_host()).cuda()
+    for k in (4, 8, 16):
+        theirs[f"chain of {k} ops 64M f32"] = functools.partial(chain(k), ta, tb)
+    theirs["tensor softmax 8192^2 f32"] = lambda: torch.softmax(tm, -1)
+    theirs["tensor layer norm 8192^2 f32"] = lambda: torch.nn.functional.layer_norm(tm, (side,))
+    theirs["tensor sum 64M f32"] = lambda: ta.sum()
+    out = []
+    for name, call in ours.items():
+        times = interleaved({"ours": call, "theirs": theirs[name]})
+        out.append(
+            Row(name, "PyTorch", times["ours"], times["theirs"], goals[name],
+                allocation="each allocates its result", accuracy=errors[name])
+        )  # fmt: skip
+    return out
+
+
+def layer_norm(x: Any) -> Any:
+    away = x - ruda.mean(x, axis=-1, keepdims=True)
+    return away / ruda.sqrt(ruda.mean(away * away, axis=-1, keepdims=True) + 1e-5)
+
+
+def tensor_figures() -> tuple[list[Limit], dict[str, float]]:
+    """Host time of a small `a + b` of tensors, and of a compiled function of 8 kernels."""
+    a, b = (ruda.asarray(np.ones(1000, np.float32), device="cuda") for _ in range(2))
+    arrays = [random_array(1000) for _ in range(4)]
+    kernels.four[4, 256](2.0, *arrays)
+    raw = raw_launch(arrays)
+    m = ruda.asarray(np.ones((64, 64), np.float32), device="cuda")
+
+    def several(x: Any) -> Any:
+        for _ in range(8):
+            x = ruda.sum(x * 0.5, axis=0) + x.T
+        return x
+
+    compiled = ruda.compile(several)
+    times = host_microseconds(
+        {
+            "a + b of 1000 float32, computed": lambda: (a + b).buffer(),
+            "the driver's launch": raw,
+            "8 dependent kernels, recorded each time": lambda: several(m).buffer(),
+            "8 dependent kernels, ruda.compile": lambda: compiled(m).buffer(),
+        }
+    )
+    found = {name: statistics.median(samples) for name, samples in times.items()}
+    beyond = found["a + b of 1000 float32, computed"] - found["the driver's launch"]
+    name = "small a + b of tensors, host time beyond the driver's launch"
+    return [Limit(name, beyond, 3, "us", times["a + b of 1000 float32, computed"])], found
+
+
 def measure(wanted: list[str]) -> dict[str, Any]:
-    """Everything, or the groups named: launch, graph, bandwidth, rows, matmul, first."""
+    """Everything, or the groups named: launch, graph, bandwidth, rows, matmul, tensors, first."""
     rows: list[Row] = []
     limits: list[Limit] = []
     table: dict[str, float] = {}
@@ -442,6 +541,11 @@ def measure(wanted: list[str]) -> dict[str, Any]:
             rows += row_rows()
         if asked("matmul"):
             rows += matmul_rows()
+        if asked("tensors"):
+            rows += tensor_rows()
+            found, more_times = tensor_figures()
+            limits += found
+            table |= more_times
         if asked("first"):
             limits += first_figures()
         description = ruda.get_current_device().description

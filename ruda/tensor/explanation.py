@@ -21,6 +21,7 @@ class KernelNote:
     ops     the rows that it computes, in order
     style   how its threads go through the space: see `lower`
     rows    of a reduction, how many, and the elements of each
+    parts   among which each row is divided
     moved   bytes read and written
     state   "kernel", or on the CPU "NumPy" until one is compiled
     """
@@ -29,6 +30,7 @@ class KernelNote:
     style: str
     space: tuple[int, ...]
     rows: tuple[int, int] | None
+    parts: int
     reads: int
     writes: tuple[str, ...]
     moved: int
@@ -44,6 +46,7 @@ class KernelNote:
         where = f"{math.prod(self.space)} elements"
         if self.rows is not None:
             where = f"{self.rows[0]} rows of {self.rows[1]}, {ways[self.style]}"
+            where += f", {self.parts} parts" if self.parts > 1 else ""
         results = ", ".join(self.writes)
         return (
             f"{' '.join(self.ops)}: {where}; reads {self.reads} arrays, writes {results}; "
@@ -125,6 +128,7 @@ def note(made: Plan, k: Kernel) -> KernelNote:
         group.style,
         p.steps[k.members[0]].shape if rows is None else (k.size,),
         rows,
+        k.parts,
         len(k.operands),
         tuple(f"{o.dtype} {o.shape}" for o in k.outputs),
         k.moved,

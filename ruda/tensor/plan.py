@@ -30,6 +30,9 @@ HOST_ARRAYS = 30  # arrays of a kernel on the host; adapters say their own numbe
 LONG_ROW = 32  # elements from which a row is for a block of threads
 PARTS = 1024  # blocks that a device should have at least, where rows are long
 PART = 1 << 14  # elements that are worth a block
+THREADS = 1 << 16  # the same where a thread takes a row
+STEPS = 64
+MOST_PARTS = 1024
 HOST_PART = 1 << 16
 # Threads of a block: the CPU's are lanes, and what they carry should stay in registers and cache.
 HOST_COLUMNS = 1024
@@ -228,6 +231,10 @@ def parts_of(device: str, c: Cluster) -> int:
     if memory.on_host(device):
         part = HOST_PART if is_inward(c) else HOST_STEPS
         return -(-count // part) if rows < HOST_ROWS and count > 2 * part else 1
+    if not is_inward(c):  # a thread a row
+        if rows >= THREADS or count <= 2 * STEPS or device.startswith("ascend"):
+            return 1
+        return min(-(-count // STEPS), -(-THREADS // max(rows, 1)), MOST_PARTS)
     if rows >= PARTS or count <= 2 * PART:
         return 1
     return max(1, min(-(-count // PART), -(-PARTS // max(rows, 1))))

@@ -131,6 +131,28 @@ def test_long_rows_are_reduced_in_parts(shape, rng):
         )
 
 
+@pytest.mark.parametrize("shape", [(151,), (3, 151), (151, 3), (2, 151, 3)])
+def test_parts_on_every_device(shape, device, monkeypatch, rng):
+    for name in ("PART", "STEPS", "HOST_PART", "HOST_STEPS"):
+        monkeypatch.setattr(plan, name, 40)
+    monkeypatch.setattr(plan, "PARTS", 8)
+    a = rng.normal(size=shape).astype("f4")
+    axis = int(np.argmax(shape))
+    with ruda.config(fusion="verify"):
+        x = ruda.asarray(a, device=device)
+        total = ruda.sum(ruda.square(x), axis=axis)
+        wanted = (a.astype("f8") ** 2).sum(axis)
+        assert device.startswith("ascend") or ruda.explain(total).kernels[0].parts > 1
+        np.testing.assert_allclose(total.numpy(), wanted, rtol=1e-5)
+        found = ruda.var(x, axis=axis)
+        np.testing.assert_allclose(found.numpy(), a.astype("f8").var(axis), rtol=1e-4)
+        found = softmax(x, axis)
+        wanted = numpy_softmax(a.astype("f8"), axis)
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-4, atol=1e-7)
+        assert ruda.any(x > 100, axis=axis).tolist() == (a > 100).any(axis).tolist()
+        assert ruda.max(x, axis=axis).tolist() == a.max(axis).tolist()
+
+
 def test_a_square_matrix_is_not_mistaken(device, rng):
     """The sum of rows, used along the other axis: not a row pattern."""
     a = rng.normal(size=(5, 5)).astype("f4")
