@@ -44,51 +44,27 @@ TRIES = 16
 
 # ---- kernels: thread i writes number i -----------------------------------------------------------
 
-bits, uniform, uniform_float64 = counters.bits, counters.uniform, counters.uniform_float64
-normal, normal_float64 = counters.normal, counters.normal_float64
-exponential, randint = counters.exponential, counters.randint
+uniform, normal, randint = counters.uniform, counters.normal, counters.randint
 
 
-@jit
-def fill_bits(out, seed, counter, stream):  # type: ignore[no-untyped-def]
-    i = grid(1)
-    if i < out.size:
-        out[i] = bits(seed, counter + i, stream)
+def filling(number: Any) -> Any:
+    """The kernel that writes numbers of a function of seed, counter and stream."""
+
+    @jit
+    def fill(out, seed, counter, stream):  # type: ignore[no-untyped-def]
+        i = grid(1)
+        if i < out.size:
+            out[i] = number(seed, counter + i, stream)
+
+    return fill
 
 
-@jit
-def fill_uniform(out, seed, counter, stream):  # type: ignore[no-untyped-def]
-    i = grid(1)
-    if i < out.size:
-        out[i] = uniform(seed, counter + i, stream)
-
-
-@jit
-def fill_uniform_float64(out, seed, counter, stream):  # type: ignore[no-untyped-def]
-    i = grid(1)
-    if i < out.size:
-        out[i] = uniform_float64(seed, counter + i, stream)
-
-
-@jit
-def fill_normal(out, seed, counter, stream):  # type: ignore[no-untyped-def]
-    i = grid(1)
-    if i < out.size:
-        out[i] = normal(seed, counter + i, stream)
-
-
-@jit
-def fill_normal_float64(out, seed, counter, stream):  # type: ignore[no-untyped-def]
-    i = grid(1)
-    if i < out.size:
-        out[i] = normal_float64(seed, counter + i, stream)
-
-
-@jit
-def fill_exponential(out, seed, counter, stream):  # type: ignore[no-untyped-def]
-    i = grid(1)
-    if i < out.size:
-        out[i] = exponential(seed, counter + i, stream)
+FILL = {
+    name: filling(getattr(counters, name))
+    for name in (
+        "bits", "uniform", "uniform_float64", "normal", "normal_float64", "exponential",
+    )
+}  # fmt: skip
 
 
 @jit
@@ -210,7 +186,7 @@ class Generator:
 
     def bits(self, shape: Any = (), *, device: Any = None) -> Tensor:
         """32 random bits as uint32."""
-        return self._each(fill_bits, shape, dtypes.uint32, device)
+        return self._each(FILL["bits"], shape, dtypes.uint32, device)
 
     def uniform(
         self, shape: Any = (), *, low: Any = 0.0, high: Any = 1.0, dtype: Any = None,
@@ -225,9 +201,9 @@ class Generator:
         kind = self._float(dtype)
         shape = _joined(shape, low, high)
         if kind is dtypes.float64:
-            out = self._each(fill_uniform_float64, shape, kind, device)
+            out = self._each(FILL["uniform_float64"], shape, kind, device)
         else:
-            out = self._each(fill_uniform, shape, dtypes.float32, device)
+            out = self._each(FILL["uniform"], shape, dtypes.float32, device)
         if not _is(low, 0.0) or not _is(high, 1.0):
             out = out * (high - low) + low
         return astype(out, kind, copy=False)
@@ -241,9 +217,9 @@ class Generator:
         _not_negative("std", std)
         shape = _joined(shape, mean, std)
         if kind is dtypes.float64:
-            out = self._each(fill_normal_float64, shape, kind, device)
+            out = self._each(FILL["normal_float64"], shape, kind, device)
         else:
-            out = self._each(fill_normal, shape, dtypes.float32, device)
+            out = self._each(FILL["normal"], shape, dtypes.float32, device)
         if not _is(std, 1.0):
             out = out * std
         if not _is(mean, 0.0):
@@ -258,9 +234,9 @@ class Generator:
         _not_negative("scale", scale)
         shape = _joined(shape, scale)
         if kind is dtypes.float64:
-            out = 0.0 - t.log(1.0 - self._each(fill_uniform_float64, shape, kind, device))
+            out = 0.0 - t.log(1.0 - self._each(FILL["uniform_float64"], shape, kind, device))
         else:
-            out = self._each(fill_exponential, shape, dtypes.float32, device)
+            out = self._each(FILL["exponential"], shape, dtypes.float32, device)
         return astype(out if _is(scale, 1.0) else out * scale, kind, copy=False)
 
     def integers(
