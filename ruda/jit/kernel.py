@@ -80,6 +80,7 @@ class KernelOptions:
     check: bool | None = None
     debug: bool = False
     cache: bool = True
+    differentiable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -690,6 +691,11 @@ class Configured:
         """A launch that finds out what its arguments are."""
         kernel = self.kernel
         arguments = kernel.bind(arguments, named)
+        if kernel.options.differentiable:
+            for a in arguments:
+                if hasattr(a, "__ruda_launch__"):  # a tensor, which keeps what gradients need
+                    a.__ruda_launch__(kernel, self.launch, arguments)
+                    return
         values = [
             a if type(a) in PLAIN or type(a) is DeviceArray else _argument(a, self.launch.stream)
             for a in arguments
@@ -746,6 +752,7 @@ class Configured:
         current = kernel._current
         direct = checks and guards is not None and getattr(launcher, "is_native", True)
         direct = direct and graphs.recording.get() is None  # launches that are recorded do not run
+        direct = direct and not kernel.options.differentiable  # tensors are looked for first
         if direct and current[0] is settings.state() and not any(_on_host(v) for v in values):
             if not any(isinstance(t, (TupleType, Static, RecordType)) for t in argument_types):
                 self._direct = current[0], launcher
@@ -1055,6 +1062,7 @@ def jit(
     lineinfo: bool = False,
     lto: bool | None = None,
     cache: bool = True,
+    differentiable: bool = False,
     max_registers: int | None = None,
     launch_bounds: Any = None,
     shared_memory_carveout: Any = None,
@@ -1079,6 +1087,7 @@ def jit(
     lineinfo: bool = False,
     lto: bool | None = None,
     cache: bool = True,
+    differentiable: bool = False,
     max_registers: int | None = None,
     launch_bounds: Any = None,
     shared_memory_carveout: Any = None,
@@ -1091,7 +1100,8 @@ def jit(
     `@ruda.jit`, `@ruda.jit(device=True)`, `@ruda.jit("void(f32[:], f32)")` and lists of signatures
     work as in numba-cuda. `fastmath` allows approximate functions; `contract=False` forbids fused
     multiply-add; `wraparound=False` promises that no index is negative; `check=True` (or
-    `debug=True`) checks bounds and integer division; `cache=False` keeps the kernel off the disk.
+    `debug=True`) checks bounds and integer division; `cache=False` keeps the kernel off the disk;
+    `differentiable=True` lets launches on tensors take part in derivatives (see docs/language.md).
     The other options are numba-cuda's, see docs/numba-cuda.md.
 
     >>> import numpy as np, ruda
@@ -1111,7 +1121,9 @@ def jit(
             f"`{'link' if link else 'extensions'}` is not in ruda: foreign code is not linked into "
             "kernels; write the function in Python with @ruda.jit"
         )
-    options = KernelOptions(device, fastmath, contract, wraparound, check, debug, cache)
+    options = KernelOptions(
+        device, fastmath, contract, wraparound, check, debug, cache, differentiable
+    )
     if isinstance(function_or_signature, types.FunctionType):
         return Kernel(function_or_signature, options)
     if isinstance(function_or_signature, Kernel):

@@ -13,6 +13,7 @@ import numpy as np
 from ruda.tensor import indexing, ordering
 from ruda.tensor.creation import matrix_transpose, mean, permute_dims, squeeze, std, var
 from ruda.tensor.extras import dot, ravel, swapaxes, trace
+from ruda.tensor.launches import launch_on_tensors
 from ruda.tensor.linalg import diagonal
 from ruda.tensor.ops import OPS
 from ruda.tensor.routing import call_reduce, call_vectorized
@@ -131,6 +132,7 @@ def add_methods() -> None:
         lambda x: function("conj")(matrix_transpose(x)), doc="The conjugate transpose."
     )
     found["__array_function__"] = array_function
+    found["__ruda_launch__"] = launch_on_tensors
     found["__ruda_vectorized__"], found["__ruda_reduced__"] = call_vectorized, call_reduce
     for name, value in found.items():
         setattr(Tensor, name, value)

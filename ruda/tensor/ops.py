@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ruda.tensor.opdef import Row, f
+from ruda.tensor.opdef import Row, Scalar, f
 
 OPS: dict[str, Row] = {}
 
@@ -161,12 +161,18 @@ def _clip(x: Any, low: Any, high: Any) -> Any:
 
 
 class _Tensors:
-    """The functions on tensors, which are made from this table."""
+    """The functions on tensors, which are made from this table; on Scalars their expressions, so
+    that the gradients below serve kernels too."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         import ruda.tensor
 
-        return getattr(ruda.tensor, name)  # type: ignore[no-any-return]
+        def call(*values: Any, **named: Any) -> Any:
+            if any(isinstance(v, Scalar) for v in values):
+                return OPS[name].expression(*values)
+            return getattr(ruda.tensor, name)(*values, **named)
+
+        return call
 
 
 t: Any = _Tensors()
