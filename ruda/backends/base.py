@@ -348,8 +348,8 @@ class DeviceArray:
     """
 
     __slots__ = (
-        "__ruda_array_type__", "__ruda_device__", "__weakref__", "_backend", "_seen", "_shadow",
-        "dtype", "offset", "pointer", "shape", "storage", "strides",
+        "__ruda_array_type__", "__ruda_device__", "__ruda_kind__", "__weakref__", "_backend",
+        "_seen", "_shadow", "dtype", "offset", "pointer", "shape", "storage", "strides",
     )  # fmt: skip
     __array_priority__ = 1.0
 
@@ -368,6 +368,7 @@ class DeviceArray:
         self.pointer = storage.address + offset  # of the first element, where the device sees it
         self.__ruda_device__ = storage.device
         self.__ruda_array_type__: Any = None  # filled in by jit.types
+        self.__ruda_kind__: Any = None  # filled in by launchers: one object a type and device
         # Where the host cannot reach the memory, this only computes shapes and offsets of views.
         if storage.owner is None:
             raise freed(storage.device)
@@ -397,7 +398,7 @@ class DeviceArray:
             if array is not None:
                 # Without these slots every use ends in __getattr__, also that of fast launchers.
                 del array._shadow, array.pointer
-                array.__ruda_array_type__ = None
+                array.__ruda_array_type__ = array.__ruda_kind__ = None
         self.storage.arrays.clear()
         self.storage.owner = None
 

@@ -500,6 +500,21 @@ def suits(module: Module, arguments: Sequence[Any]) -> bool:
     return True
 
 
+_kinds: dict[tuple[Any, str], tuple[Any, str]] = {}
+
+
+def kind(array_type: Any, device: str) -> tuple[Any, str]:
+    """The one object for a type and device: launchers compare it instead of both."""
+    found = array_type, device
+    return _kinds.setdefault(found, found)
+
+
+def kind_of(array: Any) -> tuple[Any, str]:
+    """That of a device array, which keeps it; AttributeError for anything else."""
+    found = array.__ruda_kind__ = kind(type_of(array), array.__ruda_device__)
+    return found
+
+
 def fast(
     module: Module,
     launch: Launch,
@@ -513,22 +528,21 @@ def fast(
     blocks = [Block(packer.size, offsets)]
     scope: dict[str, Any] = {
         "other": other, "blocks": blocks, "Block": Block, "size": packer.size, "offsets": offsets,
-        "pack": packer.pack_into, "driver_launch": gpu.driver.cuLaunchKernel, "device": gpu.name,
+        "pack": packer.pack_into, "driver_launch": gpu.driver.cuLaunchKernel,
         "function": module.function, "stream": gpu.driver.CUstream(0),
         "recent": gpu.recent.append, "name": module.name,
         "getframe": sys._getframe, "failed": functools.partial(_failed, module),
-        "error": struct.error, "type_of": type_of,
-        "missing": object(), "kernels": vars(kernel),
+        "error": struct.error, "kind_of": kind_of, "missing": object(),
+        "configured": kernel.Configured.__call__.__code__,
     }  # fmt: skip
     names = [f"a{k}" for k in range(len(module.types))]
     tests: list[str] = []
-    for k, kind in enumerate(module.types):
-        if isinstance(kind, ArrayType):
-            scope[f"t{k}"] = kind
-            typed = f"(a{k}.__ruda_array_type__ or type_of(a{k})) is t{k}"
-            tests.append(f"{typed} and a{k}.__ruda_device__ == device")
+    for k, row in enumerate(module.types):
+        if isinstance(row, ArrayType):
+            scope[f"t{k}"] = kind(row, gpu.name)
+            tests.append(f"(a{k}.__ruda_kind__ or kind_of(a{k})) is t{k}")
         else:
-            scope[f"t{k}"] = WEAK.get(kind.name) or kind.numpy.type
+            scope[f"t{k}"] = WEAK.get(row.name) or row.numpy.type
             test = f"type(a{k}) is t{k}"
             if k in module.fits:
                 low, high = module.fits[k]
@@ -536,7 +550,7 @@ def fast(
             tests.append(test)
     for k, (holder, key, value) in enumerate(guards):
         scope |= {f"h{k}": holder, f"k{k}": key, f"v{k}": value}
-        now = f"h{k}.cell_contents" if key is None else f"h{k}.get(k{k})"
+        now = f"h{k}.cell_contents" if key is None else f"h{k}[k{k}]"
         tests.append(f"{now} is v{k}")
     threads = str(threads_along_x(launch))
     rows = module.metadata["parameters"]
@@ -549,7 +563,7 @@ def fast(
 def launch({", ".join([*(f"{n}=missing" for n in names), "*rest"])}, **keywords):
     try:
         good = {condition} and not rest and not keywords
-    except (AttributeError, ValueError):
+    except (AttributeError, ValueError, KeyError):
         good = False
     if not good:
         given = [a for a in ({"".join(f"{n}, " for n in names)}) if a is not missing]
@@ -563,9 +577,11 @@ def launch({", ".join([*(f"{n}=missing" for n in names), "*rest"])}, **keywords)
     except error:
         return other({", ".join(names)})
     frame = getframe(1)
-    if frame.f_globals is kernels:
+    code = frame.f_code
+    if code is configured:
         frame = frame.f_back
-    recent((name, frame.f_code, frame.f_lasti))
+        code = frame.f_code
+    recent((name, code, frame.f_lasti))
     (code,) = driver_launch(function, {numbers}, stream, block.address, 0)
     if code:
         failed(code, block.address, {numbers})
