@@ -7,6 +7,7 @@ shared and global atomics. The picture is checked as it is, and tiled to 4096 x 
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import ruda
-from ruda.errors import UsageError
+from ruda.errors import LaunchWarning, UsageError
 
 TILE = 16
 HALO = TILE + 2
@@ -215,13 +216,17 @@ def main(photo: str | None = None, *, small: bool = False, output: str = "demo.p
     # The interpreter runs thread by thread: a part of the picture is enough for it.
     part = np.ascontiguousarray(image[: 4 * TILE, : 4 * TILE])
     print(f"photograph {image.shape[1]} x {image.shape[0]}, times at {size} x {size}")
-    print(f"{'device':10} {'kernel':10} {'time':>12} {'difference':>12}")
+    devices = ruda.devices()
+    wide = max(map(len, ["device", *(d.name for d in devices)]))
+    print(f"{'device':{wide}} {'kernel':10} {'time':>12} {'difference':>12}")
     agreed = True
     pictures: list[Image] = [image]
     for step in STEPS:
-        print(f"{'numpy':10} {step.name:10} {numpy_time(step, big):9.1f} ms {'':>12}")
-    for device in ruda.devices():
-        with ruda.config(device=device.name):
+        print(f"{'numpy':{wide}} {step.name:10} {numpy_time(step, big):9.1f} ms {'':>12}")
+    for device in devices:
+        with ruda.config(device=device.name), warnings.catch_warnings():
+            # Pictures are copied to devices and back, as by a first program: no word of it here.
+            warnings.simplefilter("ignore", LaunchWarning)
             for step in STEPS:
                 interpreter = device.kind == "interpreter"
                 source = part if interpreter else image
@@ -230,7 +235,7 @@ def main(photo: str | None = None, *, small: bool = False, output: str = "demo.p
                 difference = float(np.max(np.abs(out - step.reference(source))))
                 agreed &= difference < 2e-6
                 shown = "" if interpreter else f"{measure(step, big, 3 if small else 7):9.1f} ms"
-                print(f"{device.name:10} {step.name:10} {shown:>12} {difference:12.1e}")
+                print(f"{device.name:{wide}} {step.name:10} {shown:>12} {difference:12.1e}")
                 if device.name == "cpu":
                     pictures.append(out)
     if output:

@@ -642,7 +642,10 @@ class Emitter:
 
     def as_index(self, text: str) -> str:
         """An unsigned word as an index."""
-        return f"u32_to_I64({text})" if self.index == "I64" else f"{self.index}({text})"
+        if self.index == "I64":
+            return f"u32_to_I64({text})"
+        # Mesa's llvmpipe takes i64(u32) for smaller than any constant: extend as unsigned.
+        return f"bitcast<i64>(u64({text}))" if self.index == "i64" else f"i32({text})"
 
     def as_address(self, text: str) -> str:
         """An index as an address: its low word."""
