@@ -77,6 +77,31 @@ class Module:
         for value in vars(self).values():
             yield from _modules(value)
 
+    def generators(self) -> list[np.random.Generator]:
+        """The generators that layers draw from, each once."""
+        found = {id(m.rng): m.rng for m in self.modules() if hasattr(m, "rng")}
+        return list(found.values())
+
+    def __ruda_tree__(self) -> tuple[list[Tensor], Any]:
+        """The parameters, and how to make a module of this form with others in their places."""
+        known = self.parameters()
+        places = {id(p): k for k, p in enumerate(known)}
+
+        def replaced(value: Any, items: Any) -> Any:
+            if isinstance(value, Tensor):
+                return items[places[id(value)]] if id(value) in places else value
+            if isinstance(value, Module):
+                new = object.__new__(type(value))
+                vars(new).update({k: replaced(v, items) for k, v in vars(value).items()})
+                return new
+            if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+                return type(value)(replaced(v, items) for v in value)
+            if isinstance(value, dict):
+                return {k: replaced(v, items) for k, v in value.items()}
+            return value
+
+        return known, lambda items: replaced(self, items)
+
     def num_parameters(self) -> int:
         """How many numbers training changes."""
         return sum(p.size for p in self.parameters())

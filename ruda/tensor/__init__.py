@@ -52,13 +52,13 @@ for _name in (
     globals()[_name] = getattr(creation, _name)
     __all__ += [_name]
 for _name in (
-    "custom_vjp", "grad", "gradcheck", "hessian", "hvp", "jacobian", "jvp", "stop_gradient",
-    "value_and_grad", "vjp",
+    "checkpoint", "custom_vjp", "grad", "gradcheck", "hessian", "hvp", "jacobian", "jvp",
+    "stop_gradient", "value_and_grad", "vjp",
 ):  # fmt: skip
     globals()[_name] = getattr(derivatives, _name)
     __all__ += [_name]
-no_grad = history.no_grad
-__all__ += ["no_grad"]
+no_grad, detect_anomaly = history.no_grad, history.detect_anomaly
+__all__ += ["detect_anomaly", "no_grad"]
 for _name in ("argmax", "argmin", "nonzero", "scatter", "take", "take_along_axis"):
     globals()[_name] = getattr(indexing, _name)
     __all__ += [_name]

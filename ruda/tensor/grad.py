@@ -8,29 +8,47 @@ Both styles stand on `reverse`: the functional one (`grad`, `vjp`, ...) and the 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ruda.errors import DTypeError, GradientError, ShapeError
-from ruda.tensor.history import Gradient, History, attach, no_grad
+from ruda.tensor.history import Gradient, History, attach, detecting, enable_grad, no_grad
 from ruda.tensor.tensor import Tensor, asarray, astype, broadcast_to, function
 
 # ---- the engine ----------------------------------------------------------------------------------
 
 
-def reverse(out: Tensor, seed: Tensor, targets: Sequence[Tensor]) -> list[Tensor | None]:
-    """The gradients of `sum(out * seed)` for the targets; None where it does not depend on one."""
+def reverse(
+    out: Tensor, seed: Tensor, targets: Sequence[Tensor], final: bool = False
+) -> list[Tensor | None]:
+    """The gradients of `sum(out * seed)` for the targets; None where it does not depend on one.
+
+    final  whether the targets' own hooks are called: not where more gradients are to be added
+    """
     gradients: dict[int, Any] = {id(out): seed}
-    stop = {id(x) for x in targets}
+    stop = {id(x) for x in targets if x._history is None or x._history.gradient is not None}
+    own, looking = {id(x) for x in targets}, detecting()
+    if looking:
+        named = first_not_finite(out)
+        if named:
+            raise GradientError(named)
     for x in reversed(order(out, stop)):
         g = gradients.get(id(x))
         if g is None or id(x) in stop:
             continue
         history = x._history
-        if history is None or history.gradient is None:
+        if history is None:
+            continue
+        for hook in history.hooks if final or id(x) not in own else ():
+            g = hooked(hook, g, x)
+            gradients[id(x)] = g
+        if history.gradient is None:
             continue
         check_versions(history)
         found = history.gradient(g, x, *history.inputs)
+        if looking:
+            check_gradients(history, found, g)
         for i, gi in zip(history.inputs, found, strict=True):
             if gi is None or type(i) is not Tensor or i._history is None:
                 continue
@@ -38,6 +56,62 @@ def reverse(out: Tensor, seed: Tensor, targets: Sequence[Tensor]) -> list[Tensor
             known = gradients.get(id(i))
             gradients[id(i)] = gi if known is None else known + gi
     return [gradients.get(id(x)) for x in targets]
+
+
+def hooked(hook: Callable[[Tensor], Any], g: Tensor, x: Tensor) -> Tensor:
+    """The gradient that a hook makes of one: the same if it gives None."""
+    found = hook(g)
+    if found is None:
+        return g
+    if not isinstance(found, Tensor) or found.shape != g.shape:
+        what = found.shape if isinstance(found, Tensor) else type(found).__name__
+        raise ShapeError(f"a hook gave {what} for a gradient of shape {g.shape}")
+    return fitted(found, x)
+
+
+def is_finite(x: Any) -> bool:
+    if not isinstance(x, Tensor) or not x.dtype.is_inexact:
+        return True
+    return bool(function("all")(function("isfinite")(x.detach())))
+
+
+def first_not_finite(out: Tensor) -> str:
+    """What op made NaN or infinity of finite numbers first, on the way to a tensor; or nothing."""
+    with no_grad():
+        for x in order(out, set()):
+            if is_finite(x):
+                continue
+            history = x._history
+            inputs = () if history is None else history.inputs
+            if history is None or history.gradient is None:
+                return f"a leaf of shape {x.shape} holds {shown(x)}"
+            if all(is_finite(i) for i in inputs):
+                return f"`{history.name}` gives {shown(x)} in shape {x.shape} of finite inputs"
+            if not any(isinstance(i, Tensor) and i._history is not None and not is_finite(i)
+                       for i in inputs):  # fmt: skip
+                return f"an input of `{history.name}` holds {shown(*inputs)}"
+    return ""
+
+
+def shown(*tensors: Any) -> Any:
+    """The first number among tensors' elements that is not finite."""
+    import numpy as np
+
+    for x in tensors:
+        if not is_finite(x):
+            values = np.asarray(x.detach().numpy()).ravel()
+            return values[~np.isfinite(values)][0].item()
+    return ""
+
+
+def check_gradients(history: History, found: Sequence[Any], g: Tensor) -> None:
+    if is_finite(g):
+        for k, gi in enumerate(found):
+            if not is_finite(gi):
+                raise GradientError(
+                    f"the gradient of `{history.name}` by its argument {k} holds {shown(gi)}, "
+                    "of a finite one of its result"
+                )
 
 
 def order(out: Tensor, stop: set[int]) -> list[Tensor]:
@@ -110,13 +184,24 @@ def leaf(x: Any) -> Tensor:
 
 
 def flatten(tree: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
-    """The tensors of nested lists, tuples and dicts in order, and how to put others in place."""
-    if isinstance(tree, dict):
+    """The tensors of nested lists, tuples, dicts, dataclasses and modules, and how to put others
+    in their places. Of a module the tensors that derivatives are wanted of: its parameters.
+    """
+    if tree is None:
+        return [], lambda items: None
+    if hasattr(tree, "__ruda_tree__"):  # a module
+        found: tuple[list[Any], Callable[[Sequence[Any]], Any]] = tree.__ruda_tree__()
+        return found
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        keys = [f.name for f in dataclasses.fields(tree)]
+        parts = [flatten(getattr(tree, k)) for k in keys]
+        rebuild: Callable[[list[Any]], Any] = lambda items: dataclasses.replace(  # noqa: E731
+            tree, **dict(zip(keys, items, strict=True))
+        )
+    elif isinstance(tree, dict):
         keys = list(tree)
         parts = [flatten(tree[k]) for k in keys]
-        rebuild: Callable[[list[Any]], Any] = lambda items: dict(  # noqa: E731
-            zip(keys, items, strict=True)
-        )
+        rebuild = lambda items: dict(zip(keys, items, strict=True))  # noqa: E731
     elif isinstance(tree, list | tuple):
         parts = [flatten(v) for v in tree]
         kind = type(tree)
@@ -228,30 +313,143 @@ def reverse_or_zero(out: Tensor, x: Tensor) -> Tensor:
     return zeros(x) if found is None else found
 
 
-def jacobian(f: Callable[[Any], Any]) -> Callable[[Any], Tensor]:
-    """The derivative of each element of `f(x)` by each of `x`: shape `f(x).shape + x.shape`."""
+def jacobian(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Tensor]:
+    """The derivative of each element of `f`'s result by each of an argument.
 
-    def all_rows(x: Any) -> Tensor:
+    The shape is that of the result and then that of the argument.
+
+    >>> import ruda
+    >>> ruda.jacobian(lambda a, x: a * x, argnums=1)(3.0, ruda.asarray([1.0, 2.0]))
+    Tensor([[3., 0.],
+            [0., 3.]], dtype=float32, device='cpu')
+    """
+
+    def all_rows(*arguments: Any) -> Tensor:
         from ruda.tensor.creation import eye, stack
         from ruda.tensor.tensor import reshape
 
-        out, back = vjp(f, x)
+        def of_one(x: Any) -> Any:
+            return f(*arguments[:argnums], x, *arguments[argnums + 1 :])
+
+        x = asarray(arguments[argnums])
+        out, back = vjp(of_one, x)
         units = eye(out.size, dtype=out.dtype, device=out.device)
         rows = [back(reshape(u, out.shape))[0] for u in units]
-        x = asarray(x)
         return reshape(stack(rows) if rows else zeros(x), out.shape + x.shape)
 
     return all_rows
 
 
-def hessian(f: Callable[[Any], Any]) -> Callable[[Any], Tensor]:
-    """The second derivatives of a function that gives one number."""
-    return jacobian(grad(f))
+def hessian(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Tensor]:
+    """The second derivatives of a function that gives one number, by one of its arguments."""
+    return jacobian(grad(f, argnums), argnums)
 
 
-def hvp(f: Callable[[Any], Any], x: Any, v: Any) -> Tensor:
-    """The Hessian times a vector, without the Hessian."""
-    return grad(lambda y: function("sum")(grad(f)(y) * v))(x)  # type: ignore[no-any-return]
+def hvp(f: Callable[[Any], Any], x: Any, v: Any) -> Any:
+    """The Hessian times v, without the Hessian; x and v are alike, perhaps trees."""
+
+    def along(y: Any) -> Tensor:
+        slopes, directions = flatten(grad(f)(y))[0], flatten(v)[0]
+        total: Any = 0.0
+        for g, d in zip(slopes, directions, strict=True):
+            total = total + function("sum")(g * d)
+        return total  # type: ignore[no-any-return]
+
+    return grad(along)(x)
+
+
+class Memory(NamedTuple):
+    """Bytes that are kept for derivatives: with `checkpoint`, and without."""
+
+    kept: int
+    without: int
+
+
+class checkpoint:
+    """The function that keeps only its arguments for derivatives, and is computed again for them.
+
+    f           of tensors, or trees of them, to one tensor: also a module
+    generators  NumPy's, from which `f` draws: they draw the same again. Those of a module's layers
+                are known
+
+    Whatever else `f` changes, such as the means that `BatchNorm` keeps, it changes twice.
+
+    >>> import ruda
+    >>> f = ruda.checkpoint(lambda x: ruda.sin(ruda.sin(ruda.sin(x))))
+    >>> x = ruda.asarray([0.5])
+    >>> ruda.vjp(f, x)[1](ruda.ones(1))[0]
+    Tensor([0.69...], dtype=float32, device='cpu')
+    >>> f.memory(x)
+    Memory(kept=4, without=12)
+    """
+
+    def __init__(self, f: Callable[..., Any], generators: Sequence[Any] = ()) -> None:
+        self.f = f
+        self.generators = generators
+
+    def _run(self, arguments: Sequence[Any]) -> Tensor:
+        out = self.f(*arguments)
+        if type(out) is not Tensor:
+            raise GradientError(f"`checkpoint` of a function that gives {type(out).__name__}: "
+                                "it takes one that gives a tensor")  # fmt: skip
+        return out
+
+    def __call__(self, *arguments: Any) -> Tensor:
+        leaves, restore = flatten(arguments)
+        # Those of now: `Module.seed` gives layers new ones.
+        generators = [*self.generators, *getattr(self.f, "generators", list)()]
+        drawn = [g.bit_generator.state for g in generators]
+        places = [leaf(x) if is_wanted(x) else x for x in leaves]
+        out = self._run(restore(places))
+        inside = {id(p) for p in places}
+        # Parameters that the function holds itself take part, too.
+        held = [
+            x for x in order(out, inside)
+            if id(x) not in inside and x._history and x._history.gradient is None
+        ]  # fmt: skip
+        inputs = (*leaves, *held)
+
+        def gradient(g: Tensor, out: Tensor, *inputs: Any) -> list[Any]:
+            given, held = inputs[: len(leaves)], inputs[len(leaves) :]
+            with enable_grad():
+                again = [leaf(x) if is_wanted(x) else x for x in given]
+                now = [r.bit_generator.state for r in generators]
+                for r, state in zip(generators, drawn, strict=True):
+                    r.bit_generator.state = state
+                try:
+                    result = self._run(restore(again))
+                finally:
+                    for r, state in zip(generators, now, strict=True):
+                        r.bit_generator.state = state
+            targets = [x for x in (*again, *held) if isinstance(x, Tensor) and x._history]
+            found = dict(zip(map(id, targets), reverse(result, g, targets), strict=True))
+            return [found.get(id(x)) for x in (*again, *held)]
+
+        return attach(Tensor(out._storage, out._view), "checkpoint", gradient, inputs)
+
+    def memory(self, *arguments: Any) -> Memory:
+        """A dry run: computes `f` once, and says what would be kept."""
+        leaves, restore = flatten(arguments)
+        places = [leaf(x) if is_float(x) else x for x in leaves]
+        with enable_grad():
+            out = self._run(restore(places))
+        own = {id(x._storage): x for x in (*places, out) if isinstance(x, Tensor)}
+        seen = {id(x._storage): x for x in order(out, set())}
+        held = [x for x in seen.values() if x._history and x._history.gradient is None]
+        for x in held:
+            seen.pop(id(x._storage))
+        inner = sum(x.nbytes for k, x in seen.items() if k not in own)
+        kept = sum(x.nbytes for x in leaves if isinstance(x, Tensor))
+        return Memory(kept, kept + inner)
+
+
+def is_float(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dtype.is_inexact
+
+
+def is_wanted(x: Any) -> bool:
+    """Whether derivatives by a value are wanted: it has a history."""
+    return isinstance(x, Tensor) and x._history is not None
 
 
 def stop_gradient(x: Tensor) -> Tensor:
@@ -279,10 +477,11 @@ def custom_vjp(forward: Callable[..., Any], backward: Gradient) -> Callable[...,
 # ---- the tape ------------------------------------------------------------------------------------
 
 
-def backward(out: Tensor, gradient: Any = None) -> None:
+def backward(out: Tensor, gradient: Any = None, retain_graph: bool = False) -> None:
     """Add the gradients of a number to the `.grad` of every tensor it was made of.
 
-    With `gradient` those of `sum(self * gradient)`, of a tensor of any shape.
+    gradient      then those of `sum(self * gradient)`, of a tensor of any shape
+    retain_graph  whether to keep how it was made, for another call; else it is forgotten
     """
     if out._history is None:
         raise GradientError("nothing here was made with `requires_grad_()`")
@@ -291,11 +490,16 @@ def backward(out: Tensor, gradient: Any = None) -> None:
             raise ShapeError(f"`backward` of shape {out.shape}: sum it, or pass a gradient")
         gradient = 1.0
     seed = broadcast_to(asarray(gradient, dtype=out.dtype, device=out.device), out.shape)
-    leaves = [x for x in order(out, set()) if x._history and x._history.gradient is None]
+    made = order(out, set())
+    leaves = [x for x in made if x._history and x._history.gradient is None]
     with no_grad():
-        for x, g in zip(leaves, reverse(out, seed, leaves), strict=True):
+        for x, g in zip(leaves, reverse(out, seed, leaves, final=True), strict=True):
             if g is not None:
                 x.grad = g if x.grad is None else x.grad + g
+    if not retain_graph:
+        for x in made:
+            if x._history is not None:
+                x._history.forget()
 
 
 # ---- checking ------------------------------------------------------------------------------------

@@ -19,15 +19,30 @@ T = TypeVar("T")  # a tensor
 class History:
     """How a tensor was made. Without a gradient function it is where derivatives are taken."""
 
-    __slots__ = ("gradient", "inputs", "name", "versions")
+    __slots__ = ("gradient", "hooks", "inputs", "name", "versions")
 
     def __init__(self, name: str, gradient: Gradient | None, inputs: tuple[Any, ...]) -> None:
         self.name, self.gradient, self.inputs = name, gradient, inputs
+        self.hooks: list[Callable[[Any], Any]] = []  # of the tensor's gradient
         self.versions = tuple(i._storage.version if hasattr(i, "_storage") else 0 for i in inputs)
+
+    def forget(self) -> None:
+        """Let go of what the tensor was made of; of a leaf there is nothing."""
+        if self.gradient is not None:
+            self.gradient, self.inputs, self.versions = freed, (), ()
+
+
+def freed(g: Any, out: Any, *inputs: Any) -> Sequence[Any]:
+    """Of a history that `backward` has used and forgotten."""
+    raise GradientError(
+        "the graph of this tensor was used by `backward` before and is gone: compute it again, or "
+        "keep it with `backward(retain_graph=True)`"
+    )
 
 
 class _Recording(threading.local):
     on = True
+    anomaly = False  # whether `backward` looks for the first value that is not finite
 
 
 _recording = _Recording()
@@ -54,6 +69,41 @@ def no_grad() -> Iterator[None]:
         yield
     finally:
         _recording.on = before
+
+
+@contextlib.contextmanager
+def enable_grad() -> Iterator[None]:
+    """Make histories, also within `no_grad`."""
+    before, _recording.on = _recording.on, True
+    try:
+        yield
+    finally:
+        _recording.on = before
+
+
+@contextlib.contextmanager
+def detect_anomaly() -> Iterator[None]:
+    """Let `backward` and the functions of derivatives look for NaN and infinity as they go.
+
+    The error names the first op whose result is not finite though its inputs are, or whose
+    gradient is not. Every value is computed and looked at: for finding a mistake, not for use.
+
+    >>> import ruda
+    >>> x = ruda.asarray(0.0).requires_grad_()
+    >>> with ruda.detect_anomaly():
+    ...     (ruda.log(x) * 2).backward()
+    Traceback (most recent call last):
+    ruda.errors.GradientError: `log` gives -inf in shape () of finite inputs
+    """
+    before, _recording.anomaly = _recording.anomaly, True
+    try:
+        yield
+    finally:
+        _recording.anomaly = before
+
+
+def detecting() -> bool:
+    return _recording.anomaly
 
 
 def attach(out: T, name: str, gradient: Gradient | None, inputs: tuple[Any, ...]) -> T:

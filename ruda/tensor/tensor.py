@@ -18,7 +18,7 @@ import numpy as np
 
 from ruda import backends, dtypes
 from ruda.dtypes import DType, as_dtype, default_float, promote
-from ruda.errors import DTypeError, ShapeError
+from ruda.errors import DTypeError, GradientError, ShapeError
 from ruda.jit import intrinsics
 from ruda.tensor import execute, graph, memory
 from ruda.tensor.graph import WEAK, Node
@@ -384,7 +384,7 @@ class Tensor:
         self._storage.replace(source._storage.node)
         return self
 
-    def backward(self, gradient: Any = None) -> None:
+    def backward(self, gradient: Any = None, retain_graph: bool = False) -> None:
         """Add derivatives to the `.grad` of what this number was made of.
 
         >>> import ruda
@@ -394,7 +394,24 @@ class Tensor:
         """
         from ruda.tensor.grad import backward
 
-        backward(self, gradient)
+        backward(self, gradient, retain_graph)
+
+    def register_hook(self, hook: Callable[[Tensor], Any]) -> Callable[[], None]:
+        """Call `hook` with the gradient of this tensor, when it is known: what it gives is taken
+        instead, if it gives something. The result removes the hook.
+
+        >>> import ruda
+        >>> x = ruda.asarray(3.0).requires_grad_()
+        >>> y = x * x
+        >>> remove = y.register_hook(lambda g: g * 10)
+        >>> y.backward(); x.grad
+        Tensor(60., dtype=float32, device='cpu')
+        """
+        if self._history is None:
+            raise GradientError("a hook is of tensors with `requires_grad`, and of what they make")
+        hooks = self._history.hooks
+        hooks.append(hook)
+        return lambda: hooks.remove(hook) if hook in hooks else None
 
     def __dlpack__(self, **options: Any) -> Any:
         return host_only(self, "DLPack").__dlpack__(**options)
