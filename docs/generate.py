@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import ruda
+import ruda.tensor
 from ruda import errors, porting
 from ruda.dtypes import as_dtype
 from ruda.jit import calls, intrinsics, language
@@ -53,7 +54,7 @@ def is_built(path: str) -> bool:
     *groups, name = path.split(".")
     for group in groups:
         owner = vars(owner).get(group)  # not getattr: it would ask porting
-    return _has(owner, name)
+    return _has(owner, name) or (owner is ruda and name in ruda.tensor.__all__)
 
 
 def _has(owner: object, name: str) -> bool:
