@@ -17,6 +17,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from ruda.backends.ascend.twin import build
 from ruda.backends.ascend.twin.build import COMPILERS, SECONDS, compiler, open_library
 from ruda.backends.base import Source
 from ruda.errors import NOWHERE, DeviceError, Place, VerifyError
@@ -24,7 +25,7 @@ from ruda.errors import NOWHERE, DeviceError, Place, VerifyError
 __all__ = ["COMPILERS", "compile_source", "open_library", "runtime"]
 
 FOLDER = Path(__file__).parent
-HEADERS = (FOLDER / "include" / "ruda_simt.h", FOLDER / "twin" / "simt.h")
+HEADERS = (*sorted((FOLDER / "include").glob("*.h")), FOLDER / "twin" / "simt.h")
 RUNTIME = FOLDER / "twin" / "simt_runtime.cc"
 FLAGS = (
     "-std=c++17", "-shared", "-fPIC", "-pthread", "-fwrapv", "-fno-strict-aliasing",
@@ -34,18 +35,20 @@ FLAGS = (
 
 
 @functools.cache
-def fingerprint() -> str:
+def fingerprint(vector: bool = False) -> str:
     """What a compiled kernel depends on besides its text."""
     data = b"\0".join([*(f.read_bytes() for f in (*HEADERS, RUNTIME)), *map(str.encode, FLAGS)])
-    return hashlib.sha256(data + compiler()[1].encode()).hexdigest()
+    more = build.fingerprint() if vector else compiler()[1]
+    return hashlib.sha256(data + more.encode()).hexdigest()
 
 
-def compile_source(source: Source) -> bytes:
+def compile_source(source: Source, chip: str = "950") -> bytes:
     """A shared library for the emulation."""
     with tempfile.TemporaryDirectory(prefix="ruda-ascend-") as folder:
         file = Path(folder, "kernel.cc")
         file.write_text(source.text, encoding="utf-8")
-        return build([compiler()[0], *FLAGS, "-O1", str(file)], folder, source)
+        optimised = "-O1" if chip == "950" else "-O0"  # there its runtime does the work
+        return run_compiler([compiler()[0], *FLAGS, optimised, str(file)], folder, source)
 
 
 def compile_for_npu(source: Source, home: str, chip: str) -> bytes:
@@ -58,10 +61,10 @@ def compile_for_npu(source: Source, home: str, chip: str) -> bytes:
         file.write_text(source.text, encoding="utf-8")
         options = ["-shared", "-fPIC", "-O3", "-std=c++17", "-fwrapv", "-ffp-contract=off",
                    f"--npu-arch={chip}", "--enable-simt", f"-I{FOLDER / 'include'}"]  # fmt: skip
-        return build([str(bisheng), *options, str(file)], folder, source)
+        return run_compiler([str(bisheng), *options, str(file)], folder, source)
 
 
-def build(command: Sequence[str], folder: str, source: Source | None) -> bytes:
+def run_compiler(command: Sequence[str], folder: str, source: Source | None) -> bytes:
     """Run a compiler; the library that it makes."""
     target = Path(folder, "out.so")
     try:
@@ -116,6 +119,6 @@ def _runtime_bytes() -> bytes:
     if entry is not None:
         return entry.payload
     with tempfile.TemporaryDirectory(prefix="ruda-ascend-") as folder:
-        payload = build([compiler()[0], *FLAGS, "-O2", str(RUNTIME)], folder, None)
+        payload = run_compiler([compiler()[0], *FLAGS, "-O2", str(RUNTIME)], folder, None)
     cache.store(key, cache.Entry(payload, {}, ()), parts=parts)
     return payload

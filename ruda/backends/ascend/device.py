@@ -1,12 +1,17 @@
-"""The emulations of Ascend chips as devices: `ascend-twin:950`, and `ascend-twin:910b` by name.
+"""The emulations of Ascend chips as devices: `ascend-twin:950` and `ascend-twin:910b`.
 
 The emulation runs the emitted text itself, compiled by the host's C++ compiler (see `twin`). What
 it checks is the program, not the chip: nothing here has run on an NPU.
+
+Kernels for the 950 are threads (`emit`); for the 910B they are tiles (`tiling`), and where arrays
+of a launch overlap in a way that tiles cannot have, the same kernel element by element.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
+import math
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -16,19 +21,22 @@ from typing import Any
 import numpy as np
 
 from ruda.backends.ascend import compile as compiler
+from ruda.backends.ascend import twin
+from ruda.backends.ascend.twin import build
 from ruda.backends.base import Binary, DeviceArray, DeviceInfo, HostMemory, Launch, Source
 from ruda.errors import (
     CheckError,
     DeviceNotFoundError,
     LaunchValueError,
-    UnsupportedError,
+    Place,
 )
 from ruda.jit.ir import Array, Function, Variable
 from ruda.settings import settings
 
 CHIPS = {
     "950": {"chip": "950", "arch": "dav-3510", "form": "SIMT", "unified_buffer": 216 << 10},
-    "910b": {"chip": "910b", "arch": "dav-2201", "form": "vector", "unified_buffer": 188160},
+    "910b": {"chip": "910b", "arch": "dav-2201", "form": "vector", "unified_buffer": 188160,
+             "cores": 40},
 }  # fmt: skip
 FORMAT = {"f32": "f", "f64": "d", "c64": "f", "c128": "d", "f16": "f", "bf16": "f"}
 
@@ -70,8 +78,7 @@ class TwinBackend(HostMemory):
                 f"ascend-twin:{chip}", f"emulation of an Ascend {chip}", "emulation",
                 {**properties(chip), "memory": self.memory_info(self.name)[1]},
             )
-            for chip, row in CHIPS.items()
-            if row["form"] == "SIMT"  # kernels for the others are refused
+            for chip in CHIPS
         ]  # fmt: skip
 
     def missing(self) -> str | None:
@@ -84,7 +91,7 @@ class TwinBackend(HostMemory):
         """The chip; and for the cache the compiler with our headers, where there is one."""
         row = dict(CHIPS[chip_of(device)])
         if self.missing() is None:
-            row["code"] = compiler.fingerprint()
+            row["code"] = compiler.fingerprint(row["chip"] == "910b")
         return row
 
     def needs_block(self, function: Function) -> bool:
@@ -96,14 +103,15 @@ class TwinBackend(HostMemory):
         return emit_source(function, target)
 
     def compile(self, source: Source, target: Mapping[str, Any]) -> Binary:
-        return Binary(compiler.compile_source(source), describe(source))
+        return Binary(compiler.compile_source(source, str(target["chip"])), describe(source))
 
     def resolves(self, symbol: str) -> bool:
         return True
 
     def load(self, binary: Binary, function: Function | None, device: str) -> Module:
         assert function is not None
-        runtime = compiler.runtime()
+        vector = self.target(device)["chip"] == "910b"
+        runtime = build.runtime() if vector else compiler.runtime()
         library = compiler.open_library(binary.payload)
         library.ruda_launch.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
         return Module(function, binary.metadata, library, runtime, self.target(device))
@@ -111,10 +119,11 @@ class TwinBackend(HostMemory):
     def launcher(
         self, module: Module, launch: Launch, fallback: Callable[..., Any] | None
     ) -> Callable[..., None]:
-        check_launch(module.function.name, module.metadata, launch)
+        check_launch(module.function.name, module.metadata, launch, module.target)
+        vector = module.target["chip"] == "910b"
 
         def run(*arguments: Any) -> None:
-            execute(module, launch, arguments)
+            (execute_tiles if vector else execute)(module, launch, arguments)
 
         run.is_native = False  # type: ignore[attr-defined]
         return run
@@ -133,13 +142,10 @@ def emit_source(function: Function, target: Mapping[str, Any]) -> Source:
     from ruda.jit import passes
     from ruda.jit.passes.reports import lower_reports
 
-    if target["chip"] != "950":
-        raise UnsupportedError(
-            f"kernels for the Ascend {target['chip']} are not there yet: it has no SIMT, so they "
-            "must become vector code",
-            function.place,
-            hint="use the device `ascend-twin:950`",
-        )
+    if target["chip"] == "910b":
+        from ruda.backends.ascend import tiling
+
+        return tiling.emit(function, target, scalar=bool(target.get("scalar")))
     refuse(function)
     reporting, sites = lower_reports(function)
     return emit(passes.lower(reporting, "ascend"), sites, target)
@@ -163,15 +169,29 @@ class Module:
         self.constants = {a.name: np.frombuffer(a.data or b"", np.uint8)
                           for a in self.function.arrays if a.space == "const"}  # fmt: skip
         self.scalars = any(isinstance(p, Variable) for p in self.function.parameters)
+        self.counts: Mapping[str, int] = {}  # of the last launch, where tiles are counted
+        self.slow: Module | None = None
+
+    def element_by_element(self) -> Module:
+        """The kernel on the scalar unit, for arguments that overlap."""
+        if self.slow is None:
+            target = {**self.target, "scalar": True}
+            binary = BACKEND.compile(emit_source(self.function, target), target)
+            self.slow = BACKEND.load(binary, self.function, f"ascend-twin:{target['chip']}")
+            self.slow.target = target
+        return self.slow
 
 
-def check_launch(name: str, metadata: Mapping[str, Any], launch: Launch) -> None:
+def check_launch(
+    name: str, metadata: Mapping[str, Any], launch: Launch, target: Mapping[str, Any]
+) -> None:
     """What no chip of this kind runs, told before anything is started."""
-    most = CHIPS["950"]["unified_buffer"]
+    most, chip = int(target["unified_buffer"]), target["chip"].upper()
     shared = metadata["unified_buffer"] + (launch.shared_bytes if metadata["dynamic"] else 0)
-    if shared > int(str(most)):
+    if shared > most:
+        what = "shared memory" if chip == "950" else "the unified buffer"
         raise LaunchValueError(
-            f"`{name}` uses {shared} bytes of shared memory; an Ascend 950 has {most}"
+            f"`{name}` uses {shared} bytes of {what}; an Ascend {chip} has {most}"
         )
 
 
@@ -190,6 +210,69 @@ def execute(module: Module, launch: Launch, arguments: Sequence[Any]) -> None:
         raise fault_of(module, launch)
     if report is not None and report[0]:
         reports.tell(report, module.sites, launch, f.name, module.warned)
+
+
+def execute_tiles(module: Module, launch: Launch, arguments: Sequence[Any]) -> None:
+    """A launch of loops over tiles: the cores are the blocks of the chip."""
+    values, scalars = prepared(module, arguments)
+    arrays = [(k, v) for k, v in enumerate(values) if not np.isscalar(v) and hasattr(v, "shape")
+              and isinstance(module.function.parameters[k], Array)]  # fmt: skip
+    if overlaps(module, arrays):
+        module = module.element_by_element()
+    words = pack(module, launch, values, scalars, None)
+    words[6] = max(1, min(int(module.target["cores"]), math.prod(launch.grid)))
+    call = functools.partial(module.library.ruda_launch, words.ctypes.data)
+    ran = twin.start(call, memory_of(module, arrays))
+    if ran.faulted:
+        raise fault_of_tiles(module, ran.fault)
+    module.counts = twin.counts_of(ran)
+
+
+def overlaps(module: Module, arrays: Sequence[tuple[int, Any]]) -> bool:
+    """Whether a written array shares memory with another one in a way that tiles cannot have.
+
+    The same array twice is fine where all of a tile is loaded before it is stored.
+    """
+    if module.metadata["scalar"]:
+        return False
+    spans = [(k, a, *span(a)) for k, a in arrays]
+    for k, a, start, low, high in spans:
+        if k not in module.metadata["written"]:
+            continue
+        for j, b, other, first, last in spans:
+            if j == k or low >= last or first >= high:
+                continue
+            same = start == other and a.shape == b.shape and a.strides == b.strides
+            if not (same and module.metadata["alias_safe"]):
+                return True
+    return False
+
+
+def memory_of(module: Module, arrays: Sequence[tuple[int, Any]]) -> list[twin.Memory]:
+    """The global memory of a launch; arrays that overlap are one piece."""
+    names = {k: p.name for k, p in enumerate(module.function.parameters)}
+    pieces: list[list[Any]] = []
+    written = module.metadata["written"]
+    found = [(*span(a)[1:], names[k], k in written) for k, a in arrays]
+    found += [(*span(a)[1:], name, False) for name, a in module.constants.items()]
+    for low, high, name, writable in sorted(found):
+        if pieces and low < pieces[-1][1]:
+            last = pieces[-1]
+            last[1], last[3] = max(last[1], high), last[3] or writable
+        else:
+            pieces.append([low, high, name, writable])
+    return [twin.Memory(name, low, high - low, bool(w)) for low, high, name, w in pieces]
+
+
+def fault_of_tiles(module: Module, fault: Any) -> Exception:
+    """What the emulation found, at the user's line."""
+    source = emit_source(module.function, module.target)
+    places = {}
+    if len(source.lines) == module.metadata["lines"]:
+        places = {k: Place(source.file, n) for k, n in enumerate(source.lines, 1) if n}
+    error = twin.error_of(fault, places)
+    error.add_note(f"in kernel `{module.function.name}`")
+    return error
 
 
 def prepared(module: Module, arguments: Sequence[Any]) -> tuple[list[Any], Mapping[str, Any]]:

@@ -194,7 +194,7 @@ class NpuBackend(HostMemory):
     def launcher(
         self, module: Module, launch: Launch, fallback: Callable[..., Any] | None
     ) -> Callable[..., None]:
-        check_launch(module.function.name, module.metadata, launch)
+        check_launch(module.function.name, module.metadata, launch, module.target)
 
         def run(*arguments: Any) -> None:
             execute(cann(), module, launch, arguments)

@@ -46,6 +46,14 @@ def in_blocks(function: Function) -> Function:
     return loop_over_groups(split_barriers(grouped, width), width)
 
 
+def spread_plainly(function: Function) -> Function:
+    """The same loops without what helps a CPU's caches and registers."""
+    function = structure_jumps(function)
+    if is_flat(function):
+        return flatten(function)
+    return loop_over_blocks(split_barriers(expand(function)))
+
+
 def meet(function: Function) -> Function:
     """Barriers in uniform control flow; a kernel without barriers may keep its jumps."""
     if not ir.has_barrier(function.body):
@@ -74,6 +82,7 @@ PIPELINE: dict[str, tuple[Pass, ...]] = {
     "wgpu": (simplify, join_conditions, remove_wraps, meet_in_phases),
     "cuda": (simplify, join_conditions, remove_wraps, accept_barriers, coarsen),
     "ascend": (simplify, join_conditions, remove_wraps, meet),
+    "ascend-910b": (simplify, join_conditions, remove_wraps, spread_plainly, hoist_guards),
 }  # fmt: skip
 
 

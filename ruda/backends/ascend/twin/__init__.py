@@ -18,7 +18,7 @@ Nothing here has run on an NPU: the twin checks programs by the published rules 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -132,12 +132,28 @@ def launch(
 
     A fault raises the error that RULES names. It ends this launch alone.
     """
-    ranges = [_Range(m.address, m.nbytes, m.name.encode(), m.writable, 0) for m in memory]
-    run = _Run((_Range * len(ranges))(*ranges), len(ranges), workers, seed)
     function = getattr(library.functions, launcher)
-    function(ctypes.c_uint32(blocks), ctypes.byref(run), *arguments)
+    run = start(
+        lambda stream: function(ctypes.c_uint32(blocks), stream, *arguments),
+        memory, seed=seed, workers=workers,
+    )  # fmt: skip
     if run.faulted:
         raise error_of(run.fault, library.places)
+    return counts_of(run)
+
+
+def start(
+    call: Callable[[Any], Any], memory: Iterable[Memory], *, seed: int = 0, workers: int = 0
+) -> Any:
+    """Call a launcher with what the twin takes for its stream; what came of it."""
+    ranges = [_Range(m.address, m.nbytes, m.name.encode(), m.writable, 0) for m in memory]
+    run = _Run((_Range * len(ranges))(*ranges), len(ranges), workers, seed)
+    call(ctypes.byref(run))
+    return run
+
+
+def counts_of(run: Any) -> dict[str, int]:
+    """The counts of instructions, copies and bytes."""
     return dict(zip(COUNTS, run.counts, strict=True))
 
 

@@ -1,0 +1,347 @@
+"""Kernels for the 910B class: tiles of the vector unit, against NumPy, on the strict twin."""
+
+import re
+
+import numpy as np
+import pytest
+
+import ruda
+from ruda import backends
+from ruda.backends.base import Launch
+from ruda.jit.tools import describe
+
+DEVICE = "ascend-twin:910b"
+SIZES = (0, 1, 7, 64, 129, 4097, 50_001)
+
+
+@ruda.jit
+def saxpy(a: np.float32, x, y, out):
+    i = ruda.grid(1)
+    if i < out.size:
+        out[i] = a * x[i] + y[i]
+
+
+@ruda.jit
+def chain(x, out):
+    i = ruda.grid(1)
+    if i < x.size:
+        v = ruda.exp(-abs(x[i])) + ruda.tanh(x[i])
+        out[i] = math_free(v) / (1.0 + ruda.sqrt(x[i] * x[i] + 2.0))
+
+
+@ruda.jit
+def math_free(v):
+    return max(min(v, 1.5), -0.5) * 3.0 - 1.0
+
+
+@ruda.jit
+def choose(x, y, out):
+    i = ruda.grid(1)
+    if i < x.size:
+        v = y[i]
+        if x[i] < 0 or v > 1:
+            v = -x[i]
+        elif x[i] == 0:
+            v = 7.0
+        out[i] = v
+
+
+@ruda.jit
+def partly(x, out):
+    i = ruda.grid(1)
+    if i < x.size:
+        if x[i] > 0:
+            out[i] = x[i]
+
+
+@ruda.jit
+def divide(x, y, quotient, rest):
+    i = ruda.grid(1)
+    if i < x.size:
+        quotient[i] = x[i] // y[i]
+        rest[i] = x[i] % y[i]
+
+
+@ruda.jit
+def integers(x, y, out):
+    i = ruda.grid(1)
+    if i < x.size:
+        v = (x[i] * y[i] - (x[i] << 3)) ^ (y[i] >> 2)
+        if x[i] <= y[i]:
+            v = ~v
+        out[i] = max(v, -x[i]) + abs(y[i])
+
+
+@ruda.jit
+def convert(x, out):
+    i = ruda.grid(1)
+    if i < x.size:
+        out[i] = x[i]
+
+
+@ruda.jit
+def halves(x, y, out):
+    i = ruda.grid(1)
+    if i < x.size:
+        out[i] = x[i] * y[i] + x[i]
+
+
+@ruda.jit
+def inside(x, out):
+    i, j = ruda.grid(2)
+    if i < out.shape[0] and j < out.shape[1]:
+        out[i, j] = 2 * x[i, j] if x[i, j] > 0 else x[i, j]
+
+
+@ruda.jit
+def counted(out):
+    i = ruda.grid(1)
+    if i < out.size:
+        out[i] = 0.5 * i if i % 3 == 1 else -1.0
+
+
+@ruda.jit
+def smooth(x, out):
+    i = ruda.grid(1)
+    if 0 < i < x.size - 1:
+        out[i] = x[i - 1] + 2 * x[i] + x[i + 1]
+
+
+@ruda.jit
+def logic(x, y, out):
+    i = ruda.grid(1)
+    if i < x.size:
+        out[i] = (x[i] and not y[i]) or x[i] != y[i]
+
+
+def launch(kernel, n, *arguments, block=128):
+    with ruda.config(device=DEVICE):
+        kernel[max(1, -(-n // block)), block](*arguments)
+
+
+def draw(rng, n, dtype):
+    dtype = np.dtype(dtype)
+    if dtype.kind == "b":
+        return rng.random(n) < 0.5
+    if dtype.kind in "iu":
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        values = rng.integers(low, high, n, dtype, endpoint=True)
+        values[::3] = rng.integers(max(low, -9), 9, values[::3].size)
+        values[1::7] = rng.choice([low, high], values[1::7].size)
+        return values
+    return rng.standard_normal(n).astype(dtype)
+
+
+def text(kernel, types, **options):
+    return kernel.source(DEVICE, *types, **options)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_saxpy(n, rng):
+    x, y, out = draw(rng, n, "f4"), draw(rng, n, "f4"), np.full(n, np.nan, "f4")
+    launch(saxpy, n, 2.5, x, y, out)
+    np.testing.assert_array_equal(out, np.float32(2.5) * x + y)
+    launch(saxpy, n, 2.5, x, x, x)  # in place
+    np.testing.assert_array_equal(x, np.float32(2.5) * x_before(x) + x_before(x))
+
+
+def x_before(x):
+    return (x.astype("f8") / 3.5).astype("f4")
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_functions(n, rng):
+    x, out = 3 * draw(rng, n, "f4"), np.full(n, np.nan, "f4")
+    launch(chain, n, x, out)
+    wide = x.astype("f8")
+    v = np.clip(np.exp(-abs(wide)) + np.tanh(wide), -0.5, 1.5) * 3 - 1
+    np.testing.assert_allclose(out, v / (1 + np.sqrt(wide * wide + 2)), 4e-6, 4e-7)
+
+
+def test_tanh_is_near_everywhere():
+    x = np.concatenate([np.geomspace(1e-38, 90, 40_000), [0, np.inf]]).astype("f4")
+    x = np.concatenate([x, -x, [np.nan]]).astype("f4")
+    out = np.empty_like(x)
+
+    launch(hyperbolic, x.size, x, out)
+    wanted = np.tanh(x.astype("f8"))
+    errors = abs(out - wanted) / np.spacing(abs(wanted).astype("f4")).astype("f8")
+    assert np.nanmax(errors) < 2
+    assert np.isnan(out[-1]) and (np.signbit(out) == np.signbit(x))[:-1].all()
+
+
+@ruda.jit
+def hyperbolic(x, out):
+    i = ruda.grid(1)
+    if i < x.size:
+        out[i] = ruda.tanh(x[i])
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_branches_become_selections(n, rng):
+    x, y, out = draw(rng, n, "f4"), draw(rng, n, "f4"), np.full(n, np.nan, "f4")
+    x[::5], y[2::7] = 0, np.nan
+    launch(choose, n, x, y, out)
+    wanted = np.where((x < 0) | (y > 1), -x, np.where(x == 0, np.float32(7), y))
+    np.testing.assert_array_equal(out, wanted)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_a_store_in_some_threads_keeps_the_rest(n, rng):
+    x, out = draw(rng, n, "f4"), draw(rng, n, "f4")
+    wanted = np.where(x > 0, x, out)
+    launch(partly, n, x, out)
+    np.testing.assert_array_equal(out, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["i4", "i2", "i1"])
+@pytest.mark.parametrize("n", [1, 4097])
+def test_division_of_integers_floors(n, dtype, rng):
+    x, y = draw(rng, n, dtype), draw(rng, n, dtype)
+    y[::11] = 0
+    quotient, rest = np.zeros_like(x), np.zeros_like(x)
+    launch(divide, n, x, y, quotient, rest)
+    a, b = x.astype("i8"), np.where(y == 0, 1, y).astype("i8")
+    np.testing.assert_array_equal(quotient, np.where(y == 0, 0, a // b).astype(dtype))
+    np.testing.assert_array_equal(rest, np.where(y == 0, 0, a % b).astype(dtype))
+
+
+def test_division_where_float_is_off():
+    """Neighbours of multiples, over the whole range of divisors."""
+    rng = np.random.default_rng(3)
+    y = np.concatenate(
+        [2 ** np.arange(31), 2 ** np.arange(1, 31) - 1, rng.integers(1, 2**31, 3000)]
+    )
+    k = rng.integers(0, 2**31, y.size) // y
+    x = np.concatenate([np.clip(k * y + d, -(2**31), 2**31 - 1) for d in (-1, 0, 1)])
+    x, y = np.concatenate([x, -x, x]), np.tile(np.concatenate([y, y, y]), 3)
+    y[-y.size // 3 :] *= -1
+    x, y = x.astype("i4"), y.astype("i4")
+    quotient, rest = np.zeros_like(x), np.zeros_like(x)
+    launch(divide, x.size, x, y, quotient, rest)
+    np.testing.assert_array_equal(quotient, x.astype("i8") // y)
+    np.testing.assert_array_equal(rest, x.astype("i8") % y)
+
+
+@pytest.mark.parametrize("n", [1, 130, 4097])
+def test_arithmetic_of_integers_wraps(n, rng):
+    x, y, out = draw(rng, n, "i4"), draw(rng, n, "i4"), np.zeros(n, "i4")
+    launch(integers, n, x, y, out)
+    v = (x * y - (x << 3)) ^ (y >> 2)
+    v = np.where(x <= y, ~v, v)
+    np.testing.assert_array_equal(out, np.maximum(v, -x) + np.abs(y))
+
+
+@pytest.mark.parametrize(("source", "target"), [
+    ("i4", "i1"), ("i4", "u2"), ("u4", "f4"), ("u2", "i1"), ("f4", "i2"), ("f2", "i4"),
+    ("f4", "f2"), ("?", "f4"), ("f4", "?"), ("u1", "i2"), ("i2", "?"),
+])  # fmt: skip
+def test_conversions(source, target, rng):
+    n = 1000
+    x, out = draw(rng, n, source), np.zeros(n, target)
+    if np.dtype(source).kind == "f":
+        x = (x * 9000).astype(source)
+        x[:5] = np.nan, np.inf, -np.inf, -0.0, 1e-7
+    with np.errstate(all="ignore"):
+        launch(convert, n, x, out)
+        wanted = x.astype(target)
+        if np.dtype(source).kind == "f" and np.dtype(target).kind in "iu":  # saturates, NaN is 0
+            limits = np.iinfo(target)
+            wide = np.trunc(np.nan_to_num(x.astype("f8"), posinf=1e30, neginf=-1e30))
+            wanted = np.clip(wide, limits.min, limits.max).astype(target)
+    np.testing.assert_array_equal(out, wanted)
+    made = describe(convert, DEVICE, (f"{x.dtype}[:]", f"{out.dtype}[:]")).made
+    source_text = backends.get(DEVICE).emit(made.function, backends.get(DEVICE).target(DEVICE))
+    assert source_text.options["form"] == "S1"
+
+
+@pytest.mark.parametrize("n", [1, 200, 4097])
+def test_half_rounds_each_operation(n, rng):
+    x, y, out = draw(rng, n, "f2"), draw(rng, n, "f2"), np.zeros(n, "f2")
+    launch(halves, n, x, y, out)
+    np.testing.assert_array_equal(out, x * y + x)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 200), (37, 5), (5, 10_001)])
+def test_rows_are_tiles_where_the_last_axis_is_not_x(shape, rng):
+    x, out = draw(rng, shape, "f4"), np.zeros(shape, "f4")
+    with ruda.config(device=DEVICE):
+        inside[(-(-shape[0] // 8), -(-shape[1] // 16)), (8, 16)](x, out)
+    np.testing.assert_array_equal(out, np.where(x > 0, 2 * x, x))
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_indices_as_numbers(n):
+    out = np.zeros(n, "f4")
+    launch(counted, n, out)
+    i = np.arange(n)
+    np.testing.assert_array_equal(out, np.where(i % 3 == 1, 0.5 * i, -1).astype("f4"))
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_neighbours(n, rng):
+    x, out = draw(rng, n, "f4"), np.zeros(n, "f4")
+    launch(smooth, n, x, out)
+    wanted = np.zeros(n, "f4")
+    wanted[1:-1] = x[:-2] + 2 * x[1:-1] + x[2:]
+    np.testing.assert_array_equal(out, wanted)
+
+
+def test_overlapping_arrays_go_element_by_element(rng):
+    """Each thread of one block reads its element before any writes: a tile would not know."""
+    both = draw(rng, 300, "f4")
+    x, out = both[:200], both[37:237]
+    before = both.copy()
+    launch(saxpy, 37, 2.0, x[:37], x[:37], out[:37])  # beside each other
+    np.testing.assert_array_equal(both[37:74], 3 * before[:37])
+    launch(partly, 200, x, both[:200])
+    np.testing.assert_array_equal(both[:200], np.r_[before[:37], 3 * before[:37], before[74:200]])
+
+
+def test_logic_on_bools(rng):
+    x, y, out = draw(rng, 1000, "?"), draw(rng, 1000, "?"), np.zeros(1000, "?")
+    launch(logic, 1000, x, y, out)
+    np.testing.assert_array_equal(out, (x & ~y) | (x != y))
+
+
+# ---- counts --------------------------------------------------------------------------------------
+
+
+def counts(kernel, types, grid, block, *arguments):
+    made = describe(kernel, DEVICE, types, block=block).made
+    backend = backends.get(DEVICE)
+    target = backend.target(DEVICE)
+    source = backend.emit(made.function, target)
+    module = backend.load(backend.compile(source, target), made.function, DEVICE)
+    backend.launcher(module, Launch((grid, 1, 1), (block, 1, 1)), None)(*arguments)
+    return module.counts, source
+
+
+def test_saxpy_is_as_short_as_by_hand(rng):
+    """The form written by hand has two copies in, one out, and Muls, Add for each tile."""
+    n = 40 * 9344 * 2 + 100
+    x, y, out = draw(rng, n, "f4"), draw(rng, n, "f4"), np.zeros(n, "f4")
+    found, source = counts(saxpy, ("f32", "f32[:]", "f32[:]", "f32[:]"), -(-n // 256), 256,
+                           2.5, x, y, out)  # fmt: skip
+    tiles = found["copies_out"]
+    assert source.options["form"] == "S1"
+    assert tiles == -(-n // source.options["tile"])
+    assert found["vector_instructions"] == 2 * tiles
+    assert found["copies_in"] == 2 * tiles
+    assert found["barriers"] == tiles
+    assert (found["bytes_in"], found["bytes_out"]) == (8 * n, 4 * n)
+    assert found["scalar_reads"] == found["global_reads"] == found["global_writes"] == 0
+
+
+def test_each_element_is_moved_once(rng):
+    n = 30_001
+    x, y, out = draw(rng, n, "f4"), draw(rng, n, "f4"), np.zeros(n, "f4")
+    found, _ = counts(choose, ("f32[:]",) * 3, -(-n // 256), 256, x, y, out)
+    assert (found["bytes_in"], found["bytes_out"]) == (8 * n, 4 * n)
+
+
+def test_text_of_saxpy_reads_like_the_kernel():
+    found = text(saxpy, ("f32", "f32[:]", "f32[:]", "f32[:]"))
+    body = re.search(r"    const int64_t tile.*?^}", found, re.S | re.M)[0]
+    assert "Muls(" in body and "Add(" in body and body.count("\n") < 30
+    assert "// " in body and "out[i] = a * x[i] + y[i]" in body
