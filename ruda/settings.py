@@ -38,15 +38,16 @@ class Setting:
             value = self.type(text)
         except ValueError:
             raise ValueError(f"{self.variable}={text!r}: expected an integer") from None
-        return self.check(value)
+        return self.check(value, self.variable)
 
-    def check(self, value: Any) -> Any:
+    def check(self, value: Any, name: str = "") -> Any:
+        name = name or self.name
         if self.choices and value not in self.choices:
-            raise ValueError(f"{self.name}={value!r}: expected one of {', '.join(self.choices)}")
+            raise ValueError(f"{name}={value!r}: expected one of {', '.join(self.choices)}")
         if not isinstance(value, self.type) and not (self.type is bool and value in (0, 1)):
-            raise TypeError(f"{self.name}={value!r}: expected {self.type.__name__}")
+            raise TypeError(f"{name}={value!r}: expected {self.type.__name__}")
         if self.type is int and not 0 <= value < 2**63:
-            raise ValueError(f"{self.name}={value!r}: expected a number from 0 to 2**63 - 1")
+            raise ValueError(f"{name}={value!r}: expected a number from 0 to 2**63 - 1")
         return value
 
 
@@ -86,6 +87,9 @@ SETTINGS = {
 }  # fmt: skip
 
 
+TOOLS = ("RUDA_TEST_", "RUDA_LONG_TESTS", "RUDA_BENCHMARK_")  # read by tests and benchmarks
+
+
 class Settings:
     """Reads the current value of a setting: `settings.debug`."""
 
@@ -95,11 +99,24 @@ class Settings:
             text = environment.get(row.variable)
             # An empty variable is as good as none, as for most programs.
             self.base[row.name] = row.parse(text) if text else row.default
+        self._warn_of_unknown(environment)
         self.local: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar(
             "ruda_settings", default=None
         )
         # Its value is another object after each change in any context: launchers look at it.
         self.changes: dict[str, object] = {"last": object()}
+
+    def _warn_of_unknown(self, environment: Mapping[str, str]) -> None:
+        """A variable that nothing reads is most likely misspelt."""
+        known = {row.variable for row in SETTINGS.values()}
+        for name in environment:
+            if name.startswith("RUDA_") and name not in known and not name.startswith(TOOLS):
+                import difflib
+                import warnings
+
+                close = difflib.get_close_matches(name, known, 1, 0.75)
+                hint = f": did you mean {close[0]}?" if close else "; `ruda --help` lists them"
+                warnings.warn(f"{name} is no setting of ruda{hint}", stacklevel=2)
 
     def changed(self) -> None:
         """Tell launchers that some setting has changed."""
