@@ -37,18 +37,15 @@ Place = int  # of a value, among those of a replay
 
 def flatten(tree: Any, tensors: list[Tensor]) -> Any:
     """The shape of nested tuples, lists and dictionaries; the tensors in them go to a list."""
-    match tree:
-        case Tensor():
-            tensors.append(tree)
-            return Tensor
-        case np.ndarray():
-            tensors.append(asarray(tree))
-            return Tensor
-        case tuple() | list():
-            return (type(tree), *(flatten(v, tensors) for v in tree))
-        case dict():
-            return (dict, *((k, flatten(v, tensors)) for k, v in tree.items()))
-    return (None, type(tree), tree)
+    kind = type(tree)
+    if isinstance(tree, Tensor | np.ndarray):
+        tensors.append(asarray(tree))
+        return Tensor
+    if kind is dict:
+        return (dict, *((k, flatten(v, tensors)) for k, v in tree.items()))
+    if isinstance(tree, tuple | list):
+        return (kind, *(flatten(v, tensors) for v in tree))
+    return (None, kind, tree)
 
 
 def unflatten(shape: Any, tensors: Any) -> Any:
@@ -203,6 +200,7 @@ class Recorded:
         self.state = state  # of the settings: it lives as long as its id is in a key
         self.steps, self.count, self.constants = trace.steps, trace.count, trace.constants
         self.shape, self.outputs, self.device = shape, tuple(outputs), device
+        self.dtypes = {trace.places[id(n)]: n.dtype for n in trace.kept if id(n) in trace.places}
         self.name = trace.name
         self.graph: Graph | None = None
         self.replays = 0
@@ -259,7 +257,7 @@ class Recorded:
             if p < len(arguments):
                 out.append(Tensor(arguments[p]._storage))
                 continue
-            made = from_buffer(values[p], self.device)
+            made = from_node(graph.leaf(values[p], self.dtypes[p], self.device))
             out.append(from_buffer(copied(made), self.device) if p in self.constants else made)
         return out
 

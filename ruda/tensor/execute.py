@@ -118,6 +118,8 @@ def run(made: Plan, values: list[Any], numbers: Sequence[Any]) -> list[Any]:
 
 def by_kernel(step: Kernel) -> bool:
     """Whether a group of the host should have a kernel: it came before, or is large."""
+    if step.run is not None:
+        return True
     group = step.group
     if settings.fusion == "verify":
         return group not in _refused and step.size > 0
@@ -246,34 +248,35 @@ def at_once(targets: Sequence[Node]) -> bool:
     return True
 
 
-def evaluate(n: Node) -> Any:
-    """Compute a node by its row's NumPy meaning, and what it needs. Chains are short: see
-    `graph.MAX_DEPTH`."""
-    row, inputs = n.row, n.inputs
-    assert row is not None
-    if row.kind != "elementwise" or not is_small(n.shape):
-        raise NotSmall
-    values: list[Any] = []
-    for i in inputs:
-        if type(i) is Node:
-            value = i.value
-            values.append(evaluate(i) if value is None else value)
-        else:
-            values.append(i)
-    found = None
-    if row in PLAIN:
-        x = inputs[0]
-        if len(inputs) == 1:
-            if type(x) is Node and x.dtype in FLOATS:
-                found = PLAIN[row](values[0])
-        elif type(x) is Node and x.dtype in FLOATS:
-            y = inputs[1]
-            if y.dtype is x.dtype if type(y) is Node else type(y) is float:
-                found = PLAIN[row](*values)
+def evaluate(n: Node, small: tuple[int, ...] = ()) -> Any:
+    """Compute a node by its row's NumPy meaning, and what it needs; `small` is a shape that is.
+
+    Chains are short: see `graph.MAX_DEPTH`.
+    """
+    row, inputs, found = n.row, n.inputs, None
+    if n.shape is not small:
+        small = n.shape
+        if not is_small(small):
+            raise NotSmall
+    x = inputs[0]
+    if row in PLAIN and type(x) is Node and (x.dtype is float32 or x.dtype is float64):
+        y = inputs[-1]
+        if type(y) is Node:
+            if y.dtype is x.dtype:
+                left, right = x.value, y.value
+                left = evaluate(x, small) if left is None else left
+                if y is x:
+                    right = left
+                elif right is None:  # perhaps it was made on the left
+                    right = evaluate(y, small) if y.value is None else y.value
+                found = PLAIN[row](left) if len(inputs) == 1 else PLAIN[row](left, right)
+        elif type(y) is float:
+            left = x.value
+            found = PLAIN[row](evaluate(x, small) if left is None else left, y)
     if found is None:
-        found = converting(n, values)
+        found = converting(n, small)
     if type(found) is not np.ndarray or found.shape != n.shape or not found.flags.c_contiguous:
-        found = own(np.asarray(found), n.shape, values)
+        found = own(np.asarray(found), n.shape, ())
     n.value, n.inputs, n.row, n.depth = found, (), None, 0
     return found
 
@@ -283,17 +286,22 @@ def is_small(shape: tuple[int, ...]) -> bool:
     return math.prod(shape) < SMALL
 
 
-def converting(n: Node, values: list[Any]) -> np.ndarray[Any, Any]:
+def converting(n: Node, small: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """An op whose operands become the dtype that it computes at."""
     row = n.row
     assert row is not None
+    if row.kind != "elementwise":
+        raise NotSmall
     at, _ = row.dtypes(tuple(i.dtype if type(i) is Node else WEAK[type(i)] for i in n.inputs))
     given = []
-    for position, (i, value) in enumerate(zip(n.inputs, values, strict=True)):
+    for position, i in enumerate(n.inputs):
         kind = at if position or row.rule != "condition" else WEAK[bool]
-        given.append((converted if type(i) is Node else intrinsics.convert)(value, kind))
+        if type(i) is not Node:
+            given.append(intrinsics.convert(i, kind))
+        else:
+            given.append(converted(evaluate(i, small) if i.value is None else i.value, kind))
     found = np.asarray(row.numpy(*given)).astype(n.dtype.numpy, copy=False)
-    return own(found, n.shape, [*values, *given])
+    return own(found, n.shape, given)
 
 
 # The rows that NumPy computes at these dtypes as they are: no conversions before or after.

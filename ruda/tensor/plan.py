@@ -17,7 +17,7 @@ import numpy as np
 
 from ruda import backends
 from ruda.backends.base import Launch
-from ruda.dtypes import DType
+from ruda.dtypes import DType, float32
 from ruda.jit import intrinsics
 from ruda.tensor import fuse, lower, memory
 from ruda.tensor.fuse import Cluster, Limits
@@ -94,6 +94,7 @@ class Kernel:
     moved: int  # bytes read and written
     parts: int = 1
     finish: Group | None = None  # puts the parts together
+    converted: tuple[Any, list[Any]] = (None, [])  # numbers, and what the kernel gets for them
     run: Callable[..., None] | None = None
     run_finish: Callable[..., None] | None = None
 
@@ -539,7 +540,16 @@ def arguments(
     out = [o.of(values) for o in k.operands]
     if k.parts == 1:
         out[:0] = [o.of(m) for m, o in zip(made, k.outputs, strict=True)]
-    return out + [intrinsics.convert(numbers[n.place], n.dtype) for n in k.numbers]
+    if numbers is not k.converted[0]:  # a replay gives the very same ones
+        k.converted = numbers, [number(numbers[n.place], n.dtype) for n in k.numbers]
+    return out + k.converted[1]
+
+
+def number(value: Any, dtype: DType) -> Any:
+    """A Python number at a dtype."""
+    if type(value) is float and dtype is float32 and -3e38 < value < 3e38:
+        return np.float32(value)
+    return intrinsics.convert(value, dtype)
 
 
 def launch(k: Kernel, made: Sequence[Any], given: Sequence[Any], device: str) -> None:
