@@ -86,6 +86,15 @@ def test_other_options_say_what_to_write(option, remedy):
     assert isinstance(error.value, TypeError)
 
 
+def test_a_function_of_numba_becomes_a_kernel():
+    import numba
+
+    out = np.zeros(3)
+    ruda.jit(numba.njit(double.py_func))[1, 32](np.arange(3.0), out)
+    ruda.jit(fastmath=True)(numba.njit(double.py_func))[1, 32](out, out)
+    assert out.tolist() == [0, 4, 8]
+
+
 def test_a_kernel_is_declared_to_return_nothing():
     with pytest.raises(LaunchTypeError, match=r"write 'void\(float32\[:\]\)'.*`device=True`"):
         ruda.jit("float32(float32[:])")(lambda x: x)
@@ -167,6 +176,17 @@ def test_expressions_of_whole_arrays_become_expressions_of_elements(body, ndim):
     )
     assert f"ruda.grid({ndim})" in message
     assert "run-time size" not in message
+
+
+@pytest.mark.parametrize(
+    "body, remedy",
+    [
+        ("np.sin(a, o)", "write `o[i] = np.sin(a[i])`"),
+        ("np.add(a, 1, o)", "write `o[i] = np.add(a[i], 1)`"),
+    ],
+)
+def test_a_ufunc_with_an_output_says_its_assignment(body, remedy):
+    assert remedy in refused(body, "a, o", [np.zeros(3), np.zeros(3)])
 
 
 def test_a_whole_array_where_a_number_is_wanted():

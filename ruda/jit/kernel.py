@@ -1124,6 +1124,7 @@ def jit(
     options = KernelOptions(
         device, fastmath, contract, wraparound, check, debug, cache, differentiable
     )
+    function_or_signature = _plain(function_or_signature)
     if isinstance(function_or_signature, types.FunctionType):
         return Kernel(function_or_signature, options)
     if isinstance(function_or_signature, Kernel):
@@ -1142,7 +1143,7 @@ def jit(
         declared = [parse_signature(s) for s in (given if several else [given])]
 
     def decorate(function: Any) -> Any:
-        kernel: Kernel[Any] = Kernel(function, options, declared)
+        kernel: Kernel[Any] = Kernel(_plain(function), options, declared)
         if not device:
             for signature in declared:
                 if signature.result is not None:
@@ -1160,6 +1161,12 @@ def jit(
         return kernel
 
     return decorate
+
+
+def _plain(function: Any) -> Any:
+    """The Python function of one that numba has compiled; anything else as it is."""
+    numbas = type(function).__module__.startswith(("numba.", "numba_cuda."))
+    return getattr(function, "py_func", function) if numbas else function
 
 
 # Options of numba's other decorators, and what to do instead.

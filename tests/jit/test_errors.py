@@ -594,8 +594,18 @@ def test_lambda_kernel():
 def test_source_that_python_did_not_keep():
     namespace = {"ruda": ruda}
     exec("def kernel(x):\n    x[0] = 1\n", namespace)
-    with pytest.raises(errors.SourceUnavailableError, match="linecache"):
+    with pytest.raises(errors.SourceUnavailableError, match="linecache") as error:
         ruda.jit(namespace["kernel"])[1, 1](ONE)
+    # What the error says to do works, as it is written.
+    text, name = "@ruda.jit\ndef kernel(x):\n    x[0] = 5\n", "<made by the advice>"
+    making = 'compile(text, name, "exec")'
+    keeping = "linecache.cache[name] = (len(text), None, text.splitlines(True), name)"
+    assert making in str(error.value) and keeping in str(error.value)
+    followed = {"text": text, "name": name, **namespace}
+    exec(f"import linecache\n{keeping}\nexec({making})", followed)
+    x = np.zeros(1, np.float32)
+    followed["kernel"][1, 1](x)
+    assert x[0] == 5
 
 
 def test_executed_source_in_linecache(device):

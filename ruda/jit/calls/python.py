@@ -391,9 +391,17 @@ def scalar_call(c: Call, row: intrinsics.Row) -> Value:
             c.place,
         )
     if len(c.arguments) != row.arity:
+        hint, written = None, [ast.unparse(a) for a in c.node.args]
+        if len(c.arguments) == row.arity + 1 and isinstance(c.arguments[-1], ArrayRef):
+            inputs = ", ".join(
+                f"{text}[i]" if isinstance(v, ArrayRef) else text
+                for v, text in zip(c.arguments[:-1], written, strict=False)
+            )
+            hint = f"write `{written[-1]}[i] = {ast.unparse(c.node.func)}({inputs})`"
         raise KernelTypeError(
             f"`{c.name}` takes {row.arity} argument{'s' * (row.arity > 1)}, not {len(c.arguments)}",
             c.place,
+            hint=hint,
         )
     numbers = [c.t.number(v, c.place, "numbers") for v in c.arguments]
     if intrinsics.operand_dtype(row, tuple(x.dtype for x in numbers)) is None:

@@ -97,7 +97,8 @@ def _parse(function: types.FunctionType) -> Definition:
             f"Python keeps no source for `{name}`: define it in a file, a notebook cell or "
             "IPython; "
             "the plain interactive prompt keeps source from Python 3.13 on, and exec'd code only "
-            "if it is put into `linecache`"
+            'under a file name of its own in `linecache`: compile(text, name, "exec") and '
+            "linecache.cache[name] = (len(text), None, text.splitlines(True), name)"
         ) from None
     text = "".join(lines)
     indented = text[:1].isspace()
