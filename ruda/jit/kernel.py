@@ -65,6 +65,7 @@ P = ParamSpec("P")
 MAX_GRID = 2**31 - 1
 MAX_THREADS = 1024
 PLAIN = frozenset({np.ndarray, int, float, bool, complex})  # arguments that need no look inside
+TASKS_BLOCK = 256  # threads of a block of `forall`, where no device chooses
 MAX_CONFIGURATIONS = 1024  # launch shapes of a kernel that are kept ready
 MAX_VARIANTS = 16  # specialisations for other captured values that are kept
 
@@ -266,7 +267,7 @@ class Kernel(Generic[P]):
         self._specialisations: dict[Any, tuple[Specialisation, ...]] = {}
         # Launchers that are ready, by configuration, and the settings that they were made under.
         self._current: tuple[Any, dict[Any, Callable[..., None]]] = (None, {})
-        self._configured: dict[Launch, Configured] = {}
+        self._configured: dict[Any, Configured] = {}
         sources.remember(function)
 
     # -- launching --
@@ -280,24 +281,30 @@ class Kernel(Generic[P]):
                 pass
         return self._configure(configuration)
 
-    def _configure(self, configuration: Any) -> Callable[P, None]:
+    def _configure(
+        self, configuration: Any, name: Any = None, tasks: int | None = None
+    ) -> Callable[P, None]:
+        """Make the object for a configuration, and keep it under its name: the configuration."""
         if self.options.device:
             raise LaunchTypeError(
                 f"`{self.__name__}` is a device function: it is called from a kernel, not launched"
             )
         launch = parse_configuration(self.__name__, configuration)
-        configured = self._configured.get(launch)
+        if name is None:
+            name = configuration
+        configured = self._configured.get((launch, tasks))
         if configured is None:
             if len(self._configured) >= MAX_CONFIGURATIONS:
                 self._configured.clear()
                 self._current = (None, {})
-            configured = self._configured.setdefault(launch, Configured(self, launch))
+            made = Configured(self, launch, tasks)
+            configured = self._configured.setdefault((launch, tasks), made)
         state = settings.state()
         if self._current[0] is not state:
             self._current = (state, {})
         with contextlib.suppress(TypeError):  # lists are welcome, but not hashable
-            self._current[1].setdefault(configuration, configured)
-            configured.names.add(configuration)
+            self._current[1].setdefault(name, configured)
+            configured.names.add(name)
         return configured
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -314,7 +321,10 @@ class Kernel(Generic[P]):
     def forall(
         self, ntasks: int, tpb: int = 0, stream: Any = None, sharedmem: int = 0
     ) -> Callable[P, None]:
-        """A launch of at least `ntasks` threads in one dimension.
+        """A launch of at least `ntasks` threads in one dimension, `tpb` a block.
+
+        Without `tpb` a device may choose: a GPU by the registers and the shared memory that the
+        kernel turns out to need, others take 256.
 
         >>> import numpy as np, ruda
         >>> @ruda.jit
@@ -334,8 +344,19 @@ class Kernel(Generic[P]):
             raise LaunchValueError(
                 f"`forall` needs a number of tasks of at least 0, not {shown(ntasks)}"
             )
-        (block, _, _) = as_dimensions(tpb or 256, "block", self.__name__)
-        return self[max(1, -(-int(ntasks) // block)), block, stream, sharedmem]
+        if tpb:
+            (block, _, _) = as_dimensions(tpb, "block", self.__name__)
+            return self[blocks_for(int(ntasks), block), block, stream, sharedmem]
+        blocks = blocks_for(int(ntasks), TASKS_BLOCK)
+        name = "forall", blocks, stream, sharedmem
+        state, ready = self._current
+        if state is (settings.local.get() or settings.base):
+            with contextlib.suppress(KeyError, TypeError):
+                return ready[name]
+        # Rounded up, so that like numbers of tasks share what is made for a launch.
+        return self._configure(
+            (blocks, TASKS_BLOCK, stream, sharedmem), name, tasks=blocks * TASKS_BLOCK
+        )
 
     # -- specialising --
 
@@ -666,10 +687,13 @@ class Ready:
 
 
 class Configured:
-    """A kernel with a launch shape: call it with the kernel's arguments."""
+    """A kernel with a launch shape: call it with the kernel's arguments.
 
-    def __init__(self, kernel: Kernel[Any], launch: Launch) -> None:
-        self.kernel, self.launch = kernel, launch
+    With `tasks`, the threads of a launch by `forall`, a device may choose the block.
+    """
+
+    def __init__(self, kernel: Kernel[Any], launch: Launch, tasks: int | None = None) -> None:
+        self.kernel, self.launch, self.tasks = kernel, launch, tasks
         self.names: set[Any] = set()  # the configurations that lead here
         # By the kinds of arguments, for the state of the settings that stands first.
         self._ready: tuple[Any, dict[Any, Ready]] = (None, {})
@@ -727,6 +751,11 @@ class Configured:
         device = launch_device(values, launch.stream, kernel.__name__)
         made = kernel.specialise(argument_types, device, launch.block)
         backend: Any = backends.get(device)
+        if self.tasks is not None and made.function.block is None and made.on_host is None:
+            choose = getattr(backend, "block_for", lambda module, launch, tasks: TASKS_BLOCK)
+            block = choose(made.module, launch, self.tasks)
+            grid = (blocks_for(self.tasks, block), 1, 1)
+            launch = replace(launch, grid=grid, block=(block, 1, 1))
         captures, guards = made.captures, made.guards()
         checks = getattr(backend, "launcher_checks", False)
         watched = (*(guards or ()), (settings.changes, "last", state[1]))
@@ -976,6 +1005,11 @@ def explain(
 
 
 # ---- launch configurations ----
+
+
+def blocks_for(tasks: int, block: int) -> int:
+    """The blocks that have as many threads, one at least."""
+    return max(1, -(-tasks // block))
 
 
 def as_dimensions(value: Any, what: str, name: str) -> tuple[int, int, int]:

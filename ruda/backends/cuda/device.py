@@ -159,6 +159,12 @@ class CudaBackend:
         found: Mapping[str, int] = module.metadata["attributes"]
         return found
 
+    def block_for(self, module: Module, launch: Launch, tasks: int) -> int:
+        """Threads of a block for a launch that only counts threads."""
+        from ruda.backends.cuda import launch as launching
+
+        return launching.block_for(module, launch, tasks)
+
     def launcher(
         self,
         module: Module,

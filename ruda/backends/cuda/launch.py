@@ -171,6 +171,30 @@ def check_limits(module: Module, launch: Launch) -> None:
             )
 
 
+BLOCKS = (256, 512, 128, 1024, 64)  # threads, the best first where it makes no difference
+
+
+def block_for(module: Module, launch: Launch, tasks: int) -> int:
+    """The block of `forall`: as many threads at once on a multiprocessor as registers and shared
+    memory allow, and for few tasks blocks enough for all multiprocessors."""
+    gpu, driver = module.gpu, module.gpu.driver
+    gpu.use()
+    kind = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
+    most = int(check(driver.cuFuncGetAttribute(kind, module.function)))
+
+    def at_once(block: int) -> int:
+        found = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            module.function, block, launch.shared_bytes
+        )
+        return block * int(check(found))
+
+    best = max((b for b in BLOCKS if b <= most), key=at_once, default=32)
+    threads = -(-tasks // module.metadata["lanes"])
+    while best > 64 and -(-threads // best) < gpu.properties["multiprocessors"]:
+        best //= 2
+    return best
+
+
 # ---- the general way -----------------------------------------------------------------------------
 
 

@@ -231,7 +231,11 @@ class FakeDriver:
     def cuOccupancyMaxActiveBlocksPerMultiprocessor(
         self, function: Any, threads: int, nbytes: int
     ) -> Any:
-        return Code(0), 2
+        registers = -(-self.function["NUM_REGS"] // 8) * 8
+        shared = nbytes + self.function["SHARED_SIZE_BYTES"]
+        by_registers = 65536 // (registers * 32) // (threads // 32)
+        by_shared = ATTRIBUTES["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"] // shared if shared else 32
+        return Code(0), min(2048 // threads, by_registers, by_shared, 32)
 
     def cuLaunchKernel(self, function: Any, *rest: Any) -> Any:
         *shape, shared, stream, parameters, extra = rest

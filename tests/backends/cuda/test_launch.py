@@ -42,6 +42,18 @@ def saxpy_kernel():
     return saxpy
 
 
+def chained_kernel():
+    """One that is not coarsened: neighbours' elements depend on each other."""
+
+    @ruda.jit
+    def chained(x):
+        i = ruda.grid(1)
+        if 0 < i < x.size:
+            ruda.atomic.add(x, i - 1, x[i])
+
+    return chained
+
+
 def compute(fake):
     """Make the fake driver do what saxpy does."""
     seen = []
@@ -273,6 +285,44 @@ def test_limits_of_registers_and_shared_memory(fake):
         saxpy_kernel()[1, 32, 0, 300000](1.0, x, x, x)
     saxpy_kernel()[1, 32, 0, 100000](1.0, x, x, x)
     assert fake.function["MAX_DYNAMIC_SHARED_SIZE_BYTES"] == 100000
+
+
+@pytest.mark.parametrize(
+    ("registers", "shared", "most", "tasks", "block"),
+    [
+        (32, 0, 1024, 1 << 20, 256),  # all blocks fill a multiprocessor: the usual one
+        (40, 0, 1024, 1 << 20, 64),  # 51 warps: blocks of 2 leave one idle, larger ones three
+        (72, 0, 1024, 1 << 20, 128),  # 28 warps
+        (255, 0, 128, 1 << 20, 128),  # 256 threads would not start at all
+        (32, 100_000, 1024, 1 << 20, 1024),  # two blocks at once, so they are large
+        (32, 0, 1024, 10_000, 64),  # few tasks for 132 multiprocessors
+        (32, 0, 1024, 132 * 256, 256),
+        (32, 0, 1024, 0, 64),
+        (255, 0, 32, 1 << 20, 32),
+    ],
+)
+def test_forall_chooses_the_block_by_occupancy(fake, registers, shared, most, tasks, block):
+    fake.function |= {"NUM_REGS": registers, "SHARED_SIZE_BYTES": shared}
+    fake.function["MAX_THREADS_PER_BLOCK"] = most
+    x = ruda.to_device(np.zeros(4, np.float32))
+    kernel = chained_kernel()
+    for _ in range(3):  # the first makes the launcher, the others take it
+        kernel.forall(tasks)(x)
+    kernel.forall(tasks, tpb=32)(x)
+    *chosen, asked = [entry["shape"] for entry in fake.launches]
+    grid = max(1, -(-tasks // 256)) * 256 // block
+    assert chosen == [(grid, 1, 1, block, 1, 1)] * 3
+    assert asked == (max(1, -(-tasks // 32)), 1, 1, 32, 1, 1)
+
+
+def test_forall_and_a_shape_of_its_own_are_apart(fake):
+    fake.function |= {"NUM_REGS": 72}
+    kernel, x = chained_kernel(), ruda.to_device(np.zeros(4, np.float32))
+    for _ in range(2):
+        kernel.forall(256 * 1000)(x)
+        kernel[1000, 256](x)
+    found = [(entry["shape"][0], entry["shape"][3]) for entry in fake.launches]
+    assert found == [(2000, 128), (1000, 256)] * 2
 
 
 def test_error_names_kernel_and_line(fake):
