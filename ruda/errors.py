@@ -19,6 +19,7 @@ RudaError
 │   ├── DataRaceError
 │   ├── UndefinedReadError
 │   ├── BarrierError
+│   ├── UniformError                            a broken promise of `ruda.uniform`
 │   ├── IntegerDivisionError (ZeroDivisionError)
 │   └── KernelAssertionError (AssertionError)
 ├── CompileError                            `ruda.compile` cannot replay what a function does
@@ -187,6 +188,10 @@ class UndefinedReadError(CheckError):
 
 class BarrierError(CheckError):
     """Threads that wait at different barriers, or for ever."""
+
+
+class UniformError(CheckError):
+    """A value that was promised to be the same in all threads of a block, and is not."""
 
 
 class IntegerDivisionError(CheckError, ZeroDivisionError):

@@ -25,6 +25,7 @@ from ruda.errors import (
     OutOfBoundsError,
     Place,
     UndefinedReadError,
+    UniformError,
     UnsupportedError,
 )
 from ruda.jit import intrinsics, ir, shadow, surprises
@@ -268,6 +269,8 @@ class Compiler:
             return self.wrap(e, *operands)
         if e.name == "within":
             return self.within(e, *operands)
+        if e.name == "uniform":
+            return self.uniform(e, *operands)
         function = operation(e.name, dtype, e.dtype)
         if e.name in ("floordiv", "mod") and dtype.is_integer:
             function = self.division(e, function)
@@ -282,6 +285,29 @@ class Compiler:
                 return lambda frame: function(x(frame), y(frame), frame)
             return lambda frame: function(x(frame), y(frame))
         return lambda frame: function(*[x(frame) for x in operands])
+
+    def uniform(self, e: ir.Op, value: Value) -> Value:
+        """A promise: each thread's first, second, ... value here is that of the others."""
+        place, site = e.place, id(e)
+
+        def uniform(frame: Frame) -> Any:
+            mine, thread = value(frame), frame[THREAD]
+            if thread is None:  # the prologue of a launch
+                return mine
+            promised = thread.block.promised
+            times = promised[site, thread.linear] = promised.get((site, thread.linear), 0) + 1
+            first, other = promised.setdefault((site, "value", times), (mine, thread.index))
+            if first != mine and not (first != first and mine != mine):
+                fail(
+                    UniformError,
+                    f"this value was promised to be the same in all threads of the block: it is "
+                    f"{mine} here and {first} in thread {other}",
+                    place,
+                    thread,
+                )
+            return mine
+
+        return uniform
 
     def division(self, e: ir.Op, function: Callable[..., Any]) -> Callable[..., Any]:
         strict, place = "division" in self.checks, e.place

@@ -237,7 +237,10 @@ def selp(condition: Any, then: Any, otherwise: Any) -> Any:
 
 @in_kernel("uniform")
 def uniform(value: Any) -> Any:
-    """Promise (checked in sim) that the value is the same in all threads of the block."""
+    """Promise (checked in sim) that the value is the same in all threads of the block.
+
+    A broken promise is a mistake: elsewhere each thread may have its own value, or the first's.
+    """
     _outside("uniform")
 
 

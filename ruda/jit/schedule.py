@@ -49,6 +49,7 @@ class Block:
     epoch: int = 0
     threads: list[Thread] = field(default_factory=list)
     memories: list[Memory] = field(default_factory=list)  # shared
+    promised: dict[Any, Any] = field(default_factory=dict)  # by `uniform`
 
 
 class Thread:

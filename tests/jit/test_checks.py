@@ -915,3 +915,46 @@ def test_explain_names_barriers_that_perhaps_not_every_thread_reaches():
     text = str(ruda.explain(left_out, "i64[:]", "i64[:]"))
     assert "barriers that perhaps not every thread reaches" in text and "check=True" in text
     assert not ruda.explain(returned, "i64[:]", "i64[:]").barriers
+
+
+# ---- promises ------------------------------------------------------------------------------------
+
+
+@ruda.jit
+def promises(x, out):
+    same = ruda.uniform(x[ruda.threadIdx.x])
+    if same > 0:
+        ruda.syncthreads()
+    out[ruda.threadIdx.x] = same
+
+
+def test_a_broken_promise_of_uniform_is_found():
+    with ruda.debug(), pytest.raises(ruda.errors.UniformError) as error:
+        promises[1, 4](np.array([1.0, 1.0, 2.0, 1.0]), np.zeros(4))
+    text = str(error.value)
+    assert "it is 2.0 here and 1.0 in thread (0, 0, 0)" in text and "thread (2, 0, 0)" in text
+    assert "same = ruda.uniform(x[ruda.threadIdx.x])" in text
+
+
+def test_a_promise_of_uniform_that_is_kept(device):
+    out = np.zeros(4)
+    with ruda.config(device=device):
+        promises[1, 4](np.full(4, 3.0), out)
+        assert out.tolist() == [3] * 4
+        promises[1, 4](np.full(4, np.nan), out)  # NaN is the same as NaN
+        assert np.isnan(out).all()
+
+
+@ruda.jit
+def promised_thread(out):
+    if ruda.uniform(ruda.threadIdx.x // 32) == 0:
+        ruda.syncthreads()
+    out[ruda.threadIdx.x] = 1
+
+
+def test_a_promise_about_the_thread_itself(device):
+    """The first thread speaks for all where the block asks."""
+    out = np.zeros(4)
+    with ruda.config(device=device):
+        promised_thread[1, 4](out)
+    assert out.tolist() == [1] * 4

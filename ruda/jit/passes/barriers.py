@@ -111,7 +111,9 @@ class _Splitter:
         if self.missed is not None:
             tree = [Region((Assign(self.missed, index(0), place=f.place),)), *tree]
         tree = self.privatise(tree)
-        body = resolve(tuple(self.loops(tree)), {"linearThread": index(0)})
+        # What the block level still asks of a thread is the first one's, or promised (`uniform`).
+        first: dict[str, Expr] = dict.fromkeys(("linearThread", "threadIdx", "laneid"), index(0))
+        body = resolve(tuple(self.loops(tree)), first)
         return replace(f, body=body, arrays=(*f.arrays, *self.arrays))
 
     # ---- which variables are the block's
