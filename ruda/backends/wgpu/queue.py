@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -80,8 +81,6 @@ class Queue:
         self.watching = False
         self.blocks = bytearray(SLOT * SLOTS)
         self.ring = self.create(SLOT * SLOTS, self.usage.UNIFORM | self.usage.COPY_DST)
-        # The device's own times, where the adapter tells them.
-        self.clock = Clock(self) if "timestamp-query" in features else None
         self.cut = self.allocate(4)
         self.fill(self.cut, np.zeros(4, np.uint8))
 
@@ -189,10 +188,16 @@ class Queue:
             if plan.guarded:
                 self.watching = True
 
+    @functools.cached_property
+    def clock(self) -> Clock | None:
+        """The device's own times, where the adapter tells them; made for the first profile."""
+        return Clock(self) if "timestamp-query" in self.adapter.features else None
+
     def begin(self) -> None:
         """A new pass, in the encoder that is open."""
         self.check()
-        writes = self.clock.writes() if self.clock is not None else None
+        clock: Clock | None = vars(self).get("clock")
+        writes = None if clock is None else clock.writes()
         if self.encoder is None:
             self.encoder = self.guarded(self.device.create_command_encoder)
         self.compute = self.guarded(self.encoder.begin_compute_pass, timestamp_writes=writes)
