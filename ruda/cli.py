@@ -290,6 +290,8 @@ def train(chosen: argparse.Namespace) -> None:
         output=chosen.output or f"runs/{chosen.dataset}",
         resume=chosen.resume,
         model=chosen.model,
+        save_every=chosen.save_every,
+        steps=chosen.steps,
     )
 
 
@@ -324,20 +326,25 @@ COMMANDS = (
         Argument("kernel", "the kernel, such as train.py:saxpy", {"metavar": "FILE:KERNEL"}),
         *SPECIALISATION,
     )),
-    Command("train", train, "train a network on handwritten digits", (
-        Argument("dataset", "digits (offline, scikit-learn's) or mnist",
-                 {"choices": ("digits", "mnist")}),
-        Argument("--data", "a folder with MNIST's IDX or CSV files", {"metavar": "FOLDER"}),
+    Command("train", train, "train a network on handwritten digits, or on a text", (
+        Argument("dataset", "digits (offline, scikit-learn's), mnist or text",
+                 {"choices": ("digits", "mnist", "text")}),
+        Argument("--data", "MNIST's folder of IDX or CSV files, or a text; default: Python's help",
+                 {"metavar": "PATH"}),
         Argument("--model", "mlp (the default) or cnn",
                  {"choices": ("mlp", "cnn"), "default": "mlp"}),
         Argument("--epochs", "default 10", {"type": int, "default": 10}),
-        Argument("--batch", "images of a step; default 128", {"type": int, "default": 128}),
+        Argument("--batch", "images or passages of a step; default 128",
+                 {"type": int, "default": 128}),
         Argument("--lr", "learning rate at the start; default 0.002",
                  {"type": float, "default": 2e-3}),
         Argument("--seed", "default 0", {"type": int, "default": 0}),
         Argument("--device", "cpu, wgpu, ...; default cpu", {"default": "cpu"}),
         Argument("--output", "folder of metrics and checkpoint; default runs/DATASET",
                  {"default": None}),
+        Argument("--save-every", "steps from one checkpoint to the next; default: an epoch",
+                 {"type": int, "default": 0, "metavar": "STEPS"}),
+        Argument("--steps", "of an epoch of a text; default 200", {"type": int, "default": 200}),
         Argument("--resume", "go on from the checkpoint", {"action": "store_true"}),
     )),
     Command("cache", cache_command, "look at the disk cache of compiled kernels, or empty it", (

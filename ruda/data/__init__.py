@@ -1,6 +1,7 @@
-"""Data sets: images of digits, from installed packages, from files, or downloaded."""
+"""Data sets: images of digits and texts, from installed packages, from files, or downloaded."""
 
 from ruda.data.images import Images, digits, mnist
 from ruda.data.loader import batches
+from ruda.data.text import Text, passages, text
 
-__all__ = ["Images", "batches", "digits", "mnist"]
+__all__ = ["Images", "Text", "batches", "digits", "mnist", "passages", "text"]

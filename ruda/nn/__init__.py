@@ -101,6 +101,7 @@ from ruda.nn.optim import (
     clip_grad_norm,
     clip_grad_value,
 )
+from ruda.nn.pytorch import load_pytorch
 from ruda.nn.recurrent import GRU, LSTM, RNN
 from ruda.nn.transformer import (
     MultiHeadAttention,
@@ -194,6 +195,7 @@ __all__ = [
     "kl_div",
     "l1_loss",
     "leaky_relu",
+    "load_pytorch",
     "log_sigmoid",
     "log_softmax",
     "logsumexp",
