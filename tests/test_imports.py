@@ -77,7 +77,7 @@ HEAVY = {
     "mpi4py": ("ccl",),
     "websockets": ("tensor.remote",),
     "sklearn": ("demo", "data"),
-    "PIL": ("demo", "data"),
+    "PIL": ("demo", "data", "nn.picture"),
 }
 
 
