@@ -31,7 +31,6 @@ class Limits(NamedTuple):
     """What a device's kernels may have."""
 
     arrays: int  # inputs and outputs together
-    rows: bool = True  # whether reductions take others in
 
 
 @dataclass(eq=False)
@@ -60,15 +59,6 @@ class Split(NamedTuple):
     has: int
 
 
-def clusters(p: Program, limits: Limits) -> tuple[list[Cluster], list[Split]]:
-    """The clusters in an order in which they can run, views not among them; and what was split."""
-    maker = Maker(p, limits)
-    maker.take(range(len(p.steps)))
-    maker.join_neighbours()
-    splits = maker.split_large()
-    return maker.ordered(), splits
-
-
 class Maker:
     """Clusters while they are made."""
 
@@ -81,7 +71,8 @@ class Maker:
 
     # -- joining --
 
-    def take(self, steps: Iterable[int], old: Iterable[int] = ()) -> None:
+    def take(self, steps: Iterable[int]) -> None:
+        """Put steps into clusters, one after another."""
         for k in steps:
             step = self.p.steps[k]
             homes = self.homes(step)
@@ -169,8 +160,6 @@ class Maker:
         if None not in (c.axes, other.axes) and c.axes != other.axes:
             return
         if c.reductions + other.reductions > MAX_REDUCTIONS:
-            return
-        if (c.axes or other.axes) and not self.limits.rows:
             return
         if not self.fit_together(c, other):
             return
@@ -264,7 +253,7 @@ class Maker:
         return tuple(where) if whole and told == sorted(set(told) & set(c.kept())) else None
 
     def fit_reduction(self, c: Cluster, step: Step, inside: bool) -> tuple[str, Axes] | None:
-        if c.members and not (inside and self.limits.rows):
+        if c.members and not inside:
             return None
         source = step.inputs[0]
         if self.p.shape_of(source) != c.space or c.axes not in (None, step.axes):

@@ -198,7 +198,7 @@ def divide_long_rows(maker: fuse.Maker) -> None:
         c = waiting.pop()
         if c.axes is None or parts_of(maker.p.device, c) == 1:
             continue
-        early = [k for k in c.members if is_early(maker, c, k)]
+        early = early_members(maker, c)
         if len(early) == len(c.members):
             continue
         before = set(maker.all)
@@ -206,23 +206,20 @@ def divide_long_rows(maker: fuse.Maker) -> None:
         waiting += [d for n, d in maker.all.items() if n not in before and d.axes is not None]
 
 
-def is_early(maker: fuse.Maker, c: Cluster, k: int) -> bool:
-    """Whether a member is a first reduction, or only goes into such ones."""
-    p = maker.p
-
-    def after_reduction(k: int) -> bool:
-        return any(
-            i[0] == "step" and maker.of.get(i[1]) is c
-            and (p.steps[i[1]].row.kind == "reduce" or after_reduction(i[1]))
-            for i in p.steps[k].inputs
-        )  # fmt: skip
-
-    if after_reduction(k):
-        return False
-    if p.steps[k].row.kind == "reduce":
-        return True
-    users = [u for u in maker.users[k] if maker.of.get(u) is c]
-    return bool(users) and k not in p.wanted and all(is_early(maker, c, u) for u in users)
+def early_members(maker: fuse.Maker, c: Cluster) -> list[int]:
+    """The first reductions of a cluster, and what only goes into them."""
+    steps, late = maker.p.steps, set()
+    for k in c.members:
+        inside = [i[1] for i in steps[k].inputs if i[0] == "step" and maker.of.get(i[1]) is c]
+        if any(j in late or steps[j].row.kind == "reduce" for j in inside):
+            late.add(k)
+    early: set[int] = set()
+    for k in reversed(c.members):
+        users = [u for u in maker.users[k] if maker.of.get(u) is c]
+        only = users and k not in maker.p.wanted and all(u in early for u in users)
+        if k not in late and (steps[k].row.kind == "reduce" or only):
+            early.add(k)
+    return [k for k in c.members if k in early]
 
 
 def parts_of(device: str, c: Cluster) -> int:

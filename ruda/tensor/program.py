@@ -317,7 +317,15 @@ def fold_views(p: Program) -> Folded:
         sources.append((reference[1], view))
         return "leaf", len(leaves) - 1
 
+    known: dict[tuple[Reference, Walk], Reference] = {}
+
     def seen(reference: Reference, through: Walk) -> Reference:
+        key = reference, through
+        if key not in known:
+            known[key] = looked_up(reference, through)
+        return known[key]
+
+    def looked_up(reference: Reference, through: Walk) -> Reference:
         what, k = reference
         if what == "number":
             return reference

