@@ -147,6 +147,39 @@ def test_wrong_arguments():
         ruda.compile(lambda x, y: x)(ruda.zeros(1), {1, 2})
 
 
+def test_several_kernels_are_one_graph_where_the_device_has_them(monkeypatch, rng):
+    """The host's launches stand in for a GPU's graph: fixed memory, copied in and out."""
+    from ruda import backends
+
+    host = backends.get("cpu")
+
+    def graph(launches, device):
+        calls = [(host.launcher(m, launch, None), values) for m, launch, values in launches]
+        return lambda: [call(*values) for call, values in calls]
+
+    monkeypatch.setattr(type(host), "graph", staticmethod(graph), raising=False)
+
+    @ruda.compile
+    def f(x, y):
+        for _ in range(3):
+            x = x.T + ruda.sum(x * 0.5, axis=0)
+        return x, y, ruda.max(x), ruda.ones(2)
+
+    for _ in range(4):
+        a = rng.normal(size=(5, 5)).astype("f4")
+        y = ruda.asarray([1.0])
+        found, same, most, ones = f(ruda.asarray(a), y)
+        for _ in range(3):
+            a = a.T + (a * 0.5).sum(0)
+        np.testing.assert_allclose(found.numpy(), a, rtol=1e-4, atol=1e-4)
+        assert (
+            abs(most.item() - a.max()) < 1e-3 and same.tolist() == [1] and ones.tolist() == [1, 1]
+        )
+        ones += 1
+        found += 1
+    assert "as one graph" in repr(ruda.explain(f))
+
+
 def test_explain_tells_what_is_kept():
     @ruda.compile
     def f(x):
