@@ -259,6 +259,7 @@ class Explanation:
     loops: tuple[Note, ...] | None
     lacks: tuple[Note, ...]
     missing: str
+    forms: tuple[str, ...] | None = None
 
     def __repr__(self) -> str:
         out = [self.options, "", "variables"]
@@ -282,6 +283,8 @@ class Explanation:
             if notes is not None:
                 out += ["", title]
                 out += [f"  {n}" for n in notes] or ["  none"]
+        if self.forms is not None:
+            out += ["", "forms", *(f"  {line}" for line in self.forms)]
         return "\n".join(out)
 
 
@@ -303,6 +306,7 @@ def explanation(
         _loops(found) if target == "cpu" else None,
         tuple(_grouped(_lacks(found))),
         settings.missing,
+        _forms(function, target),
     )
 
 
@@ -326,6 +330,11 @@ def _lacks(found: Description) -> Iterator[Note]:
                 dtype = e.operands[0].dtype
                 if dtype.name in ("int64", "uint64"):
                     yield Note(place, f"{dtype} {e.name} in 32-bit words")
+
+
+def _forms(function: ir.Function, target: str) -> tuple[str, ...] | None:
+    forms = getattr(backends.get(target), "forms", None)
+    return None if forms is None else tuple(forms(function))
 
 
 def _lowered(function: ir.Function, target: str) -> ir.Function:

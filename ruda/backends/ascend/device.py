@@ -29,6 +29,7 @@ from ruda.errors import (
     DeviceNotFoundError,
     LaunchValueError,
     Place,
+    UnsupportedError,
 )
 from ruda.jit.ir import Array, Function, Variable
 from ruda.settings import settings
@@ -102,6 +103,10 @@ class TwinBackend(HostMemory):
         """IR -> AscendC, pure."""
         return emit_source(function, target)
 
+    def forms(self, function: Function) -> list[str]:
+        """What `ruda.explain` tells of each chip."""
+        return forms(function)
+
     def compile(self, source: Source, target: Mapping[str, Any]) -> Binary:
         return Binary(compiler.compile_source(source, str(target["chip"])), describe(source))
 
@@ -127,6 +132,47 @@ class TwinBackend(HostMemory):
 
         run.is_native = False  # type: ignore[attr-defined]
         return run
+
+
+FORMS = {
+    "S0": "a thread of the kernel is a thread of the chip",
+    "S1": "the grid is cut into tiles of the vector unit",
+    "S2": "loops of a block, or of a thread, are tiles of the vector unit",
+    "S3": "the scalar unit does everything, element by element",
+}
+
+
+def forms(function: Function) -> list[str]:
+    """For `ruda.explain`: what a kernel becomes on each chip, and why not something faster."""
+    lines = []
+    for chip, row in CHIPS.items():
+        try:
+            found = emit_source(function, row).options
+        except UnsupportedError as error:
+            lines.append(f"Ascend {chip.upper()}: refused: {error}")
+            continue
+        form = found.get("form", "S0")
+        lines.append(
+            f"Ascend {chip.upper()}: form {form}, {FORMS[form]}; {found['unified_buffer']} of "
+            f"{row['unified_buffer']} bytes of the unified buffer"
+        )
+        if form in ("S1", "S2"):
+            lines.append(f"    tiles of up to {found['tile']} elements; {moved(found)}")
+        if form != "S1":
+            notes = dict.fromkeys((line, text) for line, text in found.get("notes", ()))
+            lines += [f"    line {line}: {text}" if line else f"    {text}" for line, text in notes]
+    return lines
+
+
+def moved(options: Mapping[str, Any]) -> str:
+    """How often the copies of tiles go over each array: once is the least."""
+    parts = [
+        f"`{name}` is {verb} {n} times"
+        for name, both in options["copies"].items()
+        for verb, n in zip(("read", "written"), both, strict=True)
+        if n > 1
+    ]
+    return f"{', '.join(parts)} (the least is once)" if parts else "each element is moved once"
 
 
 def describe(source: Source) -> dict[str, Any]:

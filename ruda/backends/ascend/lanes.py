@@ -30,6 +30,7 @@ from ruda.jit.ir import (
     Cast,
     Const,
     Expr,
+    Extent,
     For,
     If,
     Load,
@@ -290,9 +291,7 @@ class Translator:
         if carried:
             names = ", ".join(f"`{v.name}`" for v in sorted(carried, key=lambda v: v.name))
             raise self.refuse(f"{names} goes from one round to the next")
-        if self.parallel:  # what a thread keeps is in slots
-            return
-        outside = self.emitter.reads_outside(self.loop)
+        outside = self.emitter.reads_outside(self.loop, self.parallel)
         for v in self.assigned - set(self.reductions) - {self.loop.variable}:
             if v in outside:
                 raise self.refuse(f"`{v.name}` is read after the loop")
@@ -406,6 +405,8 @@ class Translator:
                     bits = f"int16_t({text} ? -1 : 0)"
                     return self.op(f"Duplicate({{d}}.ReinterpretCast<int16_t>(), {bits}, "
                                    "{n} / 16);", "bool", mask=True)  # fmt: skip
+                if kind not in HELD or kind == "i64":
+                    raise self.refuse("dav-2201 has no vector arithmetic on 64-bit integers")
                 return self.fill(self.scalar(value, kind), kind)
             case Steps(base, step):
                 if kind not in INTEGERS and kind != "index":
@@ -1208,6 +1209,8 @@ class Translator:
             raise self.refuse(f"dav-2201 has no vectors of {a.dtype}")
         if self.mask is not None:
             lanes = self.kept(a, key, index, values, s, lanes, kind)
+        if lanes.register.fixed:  # the variable may change before it is copied out
+            lanes = Lanes(self.copy(lanes), lanes.kind)
         self.known[key] = lanes
         self.stores[key] = (a, index, self.place)
 
@@ -1306,6 +1309,10 @@ class Translator:
         name = self.emitter.name(s.variable.name)
         start, stop = (bare(self.emitter.text(e)) for e in (s.start, s.stop))
         held = self.emitter.held(s.variable.dtype)
+        if not isinstance(s.stop, (Const, Extent)):  # the body may change what it is made of
+            end = self.emitter.own("end")
+            self.emit(Line(f"const {held} {end} = {stop};"))
+            stop = end
         homes = self.homes(s.body)
         items = self.nested(s.body, homes)
         head = f"for ({held} {name} = {start}; {name} < {stop}; ++{name}) {{"
@@ -1355,6 +1362,11 @@ class Translator:
         if set(self.stores) & stores and any(self.known.get(k) is not known.get(k) for k in stores):
             raise self.refuse("an element is stored to in a loop, and outside of it")
         self.flush(stores)
+        places = {*homes.values()}
+        for v, home in homes.items():  # what lies in another variable's place, before it is changed
+            value = self.values[v]
+            if isinstance(value, Lanes) and value.register in places - {home}:
+                self.values[v] = Lanes(self.copy(value), value.kind)
         for v, home in homes.items():
             value = self.values[v]
             lanes = self.in_lanes(value, self.kind(v.dtype))

@@ -23,6 +23,7 @@ from ruda.backends.ascend.device import (
     Module,
     check_launch,
     emit_source,
+    forms,
     pack,
     prepared,
     properties,
@@ -174,6 +175,10 @@ class NpuBackend(HostMemory):
 
     def emit(self, function: Function, target: Mapping[str, Any]) -> Source:
         return emit_source(function, target)
+
+    def forms(self, function: Function) -> list[str]:
+        """What `ruda.explain` tells of each chip."""
+        return forms(function)
 
     def compile(self, source: Source, target: Mapping[str, Any]) -> Binary:
         from ruda.backends.ascend.device import describe

@@ -260,6 +260,7 @@ class VectorEmitter(Emitter):
         self.pools = Pools()
         self.notes: list[Note] = []
         self.vector_loops = 0
+        self.copies: dict[str, list[int]] = {}  # array -> copies in and out in the text
         self.tiled = False  # the grid itself is
         self.extents: list[int | None] = []
         self.stages = False
@@ -384,6 +385,7 @@ class VectorEmitter(Emitter):
                 "form": self.form(),
                 "tile": tile,
                 "notes": [[n.line, n.text] for n in self.notes],
+                "copies": {name: list(both) for name, both in self.copies.items()},
                 "alias_safe": self.alias_safe and self.form() == "S1",
                 "scalar": self.scalar_only,
             },
@@ -469,6 +471,10 @@ class VectorEmitter(Emitter):
                 lines.append(f"LocalTensor<{type_}> {name} = dynamic_ub.Get<{type_}>();")
             else:
                 lines += self.buffer(name, type_, str(local_bytes(a)))
+                if a.name not in self.original_arrays:
+                    # A thread may load a slot that it has not filled, and not look at it.
+                    zero = f"{name}.ReinterpretCast<int32_t>(), int32_t(0), {local_bytes(a) // 4}"
+                    lines += [f"Duplicate({zero});", "PipeBarrier<PIPE_ALL>();"]
         if self.stages:
             lines += ["ruda::Stage stage;", "stage.open(pipe);"]
         return ["    " + t for t in lines]
@@ -564,6 +570,8 @@ class VectorEmitter(Emitter):
         return loops, body
 
     def is_parallel(self, s: For) -> bool:
+        if not (isinstance(s.step, Const) and s.step.value == 1):
+            return False  # several rows of threads together
         return s.variable in self.distributed or s.variable not in self.users
 
     def parallel(self, loops: list[For], body: Body, depth: int) -> None:
@@ -652,6 +660,10 @@ class VectorEmitter(Emitter):
             self.place = place
         self.extents.append(rounds)
         self.pools.need(plan.pools)
+        for item in all_items(program.items):
+            if isinstance(item, (CopyIn, CopyOut)):
+                both = self.copies.setdefault(item.array.name, [0, 0])
+                both[isinstance(item, CopyOut)] += 1
         self.vector_loops += 1
         self.alias_safe &= parallel and not late_loads(program)
         self.stages |= bool(program.checks)
@@ -892,9 +904,37 @@ class VectorEmitter(Emitter):
 
     # ---- what the translation asks for
 
-    def reads_outside(self, loop: For) -> set[Variable]:
+    def reads_outside(self, loop: For, parallel: bool) -> set[Variable]:
+        """Variables that somebody may read after a loop.
+
+        What a thread keeps from one loop over threads to the next is in slots: another such loop
+        only looks at what it has not assigned before.
+        """
         inside = count_reads((loop,))
-        return {v for v, n in self.total_reads.items() if n != inside.get(v, 0)}
+        found = {v for v, n in self.total_reads.items() if n != inside.get(v, 0)}
+        return found & self.escaping(loop) if parallel else found
+
+    def escaping(self, loop: For) -> set[Variable]:
+        from ruda.jit.passes.exposure import exposed
+
+        found: set[Variable] = set()
+        mine = loop.body[0] if loop.body else None
+
+        def visit(body: Body) -> None:
+            for s in body:
+                holds = any(x is mine for x in ir.statements((s,)))
+                if isinstance(s, For) and self.is_parallel(s) and not holds:
+                    found.update(exposed(s.body))
+                    continue
+                if s is mine:
+                    return
+                for e in ir.expressions(s):
+                    found.update(reads(e))
+                for inner in ir.bodies(s):
+                    visit(inner)
+
+        visit(self.function.body)
+        return found
 
     def scalar_assignment(self, v: Variable, text: str) -> str:
         return f"{self.name(v.name)} = {text};"

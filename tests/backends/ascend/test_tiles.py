@@ -345,3 +345,110 @@ def test_text_of_saxpy_reads_like_the_kernel():
     body = re.search(r"    const int64_t tile.*?^}", found, re.S | re.M)[0]
     assert "Muls(" in body and "Add(" in body and body.count("\n") < 30
     assert "// " in body and "out[i] = a * x[i] + y[i]" in body
+
+
+# ---- rows, blocks, forms -------------------------------------------------------------------------
+
+
+@ruda.jit
+def softmax(x, out):
+    i = ruda.grid(1)
+    if i >= x.shape[0]:
+        return
+    top = x[i, 0]
+    for j in range(x.shape[1]):
+        top = max(top, x[i, j])
+    total = np.float32(0)
+    for j in range(x.shape[1]):
+        total += ruda.exp(x[i, j] - top)
+    for j in range(x.shape[1]):
+        out[i, j] = ruda.exp(x[i, j] - top) / total
+
+
+@ruda.jit
+def block_sums(x, out):
+    tile = ruda.shared.array(128, np.float32)
+    t = ruda.threadIdx.x
+    i = ruda.grid(1)
+    tile[t] = x[i] if i < x.size else 0.0
+    ruda.syncthreads()
+    k = 64
+    while k > 0:
+        if t < k:
+            tile[t] += tile[t + k]
+        ruda.syncthreads()
+        k //= 2
+    if t == 0:
+        ruda.atomic.add(out, 0, tile[0])
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 7), (3, 1000), (2, 20_001)])
+def test_rows_are_reduced(shape, rng):
+    x, out = 3 * draw(rng, shape, "f4"), np.full(shape, np.nan, "f4")
+    launch(softmax, shape[0], x, out)
+    e = np.exp(x.astype("f8") - x.max(1, keepdims=True))
+    np.testing.assert_allclose(out, e / e.sum(1, keepdims=True), 4e-6)
+
+
+@pytest.mark.parametrize("n", [1, 128, 1000, 5000])
+def test_sums_of_blocks(n, rng):
+    x, out = draw(rng, n, "f4"), np.zeros(1, "f4")
+    launch(block_sums, n, x, out)
+    np.testing.assert_allclose(out[0], x.astype("f8").sum(), 0, 1e-6 * abs(x).sum())
+
+
+def test_explain_tells_the_form_on_each_chip():
+    types = ("f32", "f32[:]", "f32[:]", "f32[:]")
+    told = ruda.explain(saxpy, *types, target="ascend").forms
+    assert told[0].startswith("Ascend 950: form S0")
+    assert told[1].startswith("Ascend 910B: form S1") and "of 188160 bytes" in told[1]
+    assert told[2].strip() == "tiles of up to 9344 elements; each element is moved once"
+    told = ruda.explain(softmax, "f32[:, :]", "f32[:, :]", target="ascend").forms
+    assert "form S2" in told[1] and "`x` is read 3 times (the least is once)" in told[2]
+    assert "the elements of `x` are not neighbours" in told[3]
+    told = ruda.explain(wide, "f64[:]", target=DEVICE).forms
+    assert told[1] == "Ascend 910B: refused: an Ascend 910B has no float64"
+
+
+@ruda.jit
+def wide(x):
+    i = ruda.grid(1)
+    x[i] = x[i] + 1
+
+
+@ruda.jit
+def large_shared(x):
+    tile = ruda.shared.array(50_000, np.float32)
+    tile[ruda.threadIdx.x] = x[0]
+    ruda.syncthreads()
+    x[0] = tile[0]
+
+
+@ruda.jit
+def old_value(x):
+    x[0] = ruda.atomic.add(x, 1, 1)
+
+
+@pytest.mark.parametrize(("kernel", "type_", "message"), [
+    (wide, "f64[:]", "an Ascend 910B has no float64"),
+    (large_shared, "f32[:]", r"needs 20\d+ bytes .*`tile` 200000.*an Ascend 910B has 188160"),
+    (old_value, "i32[:]", "no atomic add on int32 in global memory that returns the old value"),
+])  # fmt: skip
+def test_refused(kernel, type_, message):
+    with pytest.raises(ruda.errors.UnsupportedError, match=message):
+        kernel.source(DEVICE, type_)
+
+
+@ruda.jit
+def shifted(x, k):
+    i = ruda.grid(1)
+    x[i + k] = 1
+
+
+def test_a_fault_names_the_users_line_and_spares_the_process():
+    x = np.zeros(12, np.float32)
+    with pytest.raises(ruda.errors.OutOfBoundsError) as caught:
+        launch(shifted, 12, x, 1, block=12)
+    assert caught.value.place.line == shifted.py_func.__code__.co_firstlineno + 3
+    launch(shifted, 12, x, 0, block=12)
+    np.testing.assert_array_equal(x, 1)
