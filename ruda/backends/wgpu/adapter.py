@@ -110,6 +110,7 @@ def caps(adapter: Any) -> Mapping[str, Any]:
     return {
         "adapter": info["device"],
         "driver": info["description"],
+        "software": is_software(adapter),
         "dialect": "naga",
         "cuts_loops": _cuts_loops(info),
         "int64": "shader-int64" in features,

@@ -103,7 +103,7 @@ class WgpuBackend(HostMemory):
 
     def emit(self, function: Function, target: Mapping[str, Any]) -> Source:
         """IR -> WGSL, pure: the narrow form without aliases, or the wide one."""
-        return Module(function, target, "").plain()
+        return Module(function, target, "").usual()
 
     def compile(self, source: Source, target: Mapping[str, Any]) -> Binary:
         return Binary(source.text.encode(), {})

@@ -29,6 +29,7 @@ from ruda.backends.base import Site, Source
 from ruda.backends.wgpu import library, wide
 from ruda.backends.wgpu.adapter import browser
 from ruda.backends.wgpu.formulas import NAMES, Term, literal, product, total
+from ruda.backends.wgpu.origins import joined, origins
 from ruda.dtypes import DType
 from ruda.errors import NOWHERE, Place, UnsupportedError
 from ruda.jit import ir
@@ -64,6 +65,8 @@ from ruda.jit.ir import (
     Stride,
     Variable,
     While,
+    WideLoad,
+    WideStore,
 )  # fmt: skip
 from ruda.settings import settings
 
@@ -127,6 +130,8 @@ class Variant:
     missing  the policy for what the adapter lacks: with "emulate" and "demote" 64-bit integers are
              made of words, with "demote" float64 is computed in float32
     dialect  "tint": only what every browser has
+    vectors  whether the function is the one with wide accesses (`passes.coarsen`): all arrays of
+             such accesses lie where those may begin
     """
 
     groups: tuple[int, ...]
@@ -134,15 +139,16 @@ class Variant:
     fold: bool = False
     missing: str = "error"
     dialect: str = "naga"
+    vectors: bool = False
 
 
 @dataclass(frozen=True)
 class Parameter:
     """A field of the uniform block: where its value comes from at a launch.
 
-    ("grid", axis), ("blocks",), ("base", k), ("extent", k, axis), ("stride", k, axis),
-    ("scalar", name), ("shared",): k counts the kernel's parameters; bases and strides are in
-    units of `unit` bytes. `only_address`: no value is made of it.
+    ("grid", axis), ("blocks",), ("threads",), ("base", k), ("extent", k, axis),
+    ("stride", k, axis), ("scalar", name), ("shared",): k counts the kernel's parameters; bases and
+    strides are in units of `unit` bytes. `only_address`: no value is made of it.
     """
 
     name: str
@@ -154,25 +160,36 @@ class Parameter:
 
 @dataclass
 class Binding:
-    """Memory that the kernel sees: a storage buffer, dynamic shared memory, or a constant."""
+    """Memory that the kernel sees: a storage buffer, dynamic shared memory, or a constant.
+
+    `width` words are an element: where accesses are wide, vectors of 2 or 4.
+    """
 
     name: str
     bits: int = 32
     atomic: bool = False
     written: bool = False
+    width: int = 1
 
     @property
     def element(self) -> str:
         kind = f"u{self.bits}"
-        return f"atomic<{kind}>" if self.atomic else kind
+        if self.atomic:
+            return f"atomic<{kind}>"
+        return kind if self.width == 1 else f"vec{self.width}<{kind}>"
+
+    def word(self, at: str) -> str:
+        if self.width == 1:
+            return f"{self.name}[{at}]"
+        return f"{self.name}[({at}) >> {self.width // 2}u][({at}) & {self.width - 1}]"
 
     def load(self, at: str) -> str:
-        return f"atomicLoad(&{self.name}[{at}])" if self.atomic else f"{self.name}[{at}]"
+        return f"atomicLoad(&{self.name}[{at}])" if self.atomic else self.word(at)
 
     def store(self, at: str, value: str) -> str:
         if self.atomic:
             return f"atomicStore(&{self.name}[{at}], {value});"
-        return f"{self.name}[{at}] = {value};"
+        return f"{self.word(at)} = {value};"
 
 
 @dataclass(frozen=True)
@@ -250,7 +267,8 @@ class Emitter:
         self.typed: dict[str, str] = {}  # arrays that are held as their dtype: element kinds
         self.atomics: set[str] = set()
         # An old driver ends loops by itself: what leaves one otherwise says so, and it is asked.
-        self.guards = bool(target.get("cuts_loops")) and any(
+        # (The loop of a thread with some elements is a short one of our own.)
+        self.guards = bool(target.get("cuts_loops") and function.lanes == 1) and any(
             isinstance(s, (For, While)) for s in ir.statements(function.body)
         )
         self.loops: list[str] = []  # variables that tell how the loops around were left
@@ -284,6 +302,13 @@ class Emitter:
                 case Atomic(array=a, field=part):
                     self.atomics.add(a.name)
                     self.uses(a, part, s.place, True)
+                case WideStore(array=a):
+                    self.uses(a, None, s.place, False)
+        for s in ir.statements(f.body):
+            if isinstance(s, (WideLoad, WideStore)):
+                binding = self.bindings[s.array.name]
+                words = s.array.dtype.itemsize * lanes_of(s) // 4
+                binding.width = 1 if binding.atomic else max(binding.width, words)
 
     def uses(self, a: Array, part: Field | None, place: Place, atomic: bool) -> None:
         binding = self.bindings.get(a.name)
@@ -321,6 +346,7 @@ class Emitter:
     def source(self) -> Source:
         f = self.function
         self.written = {v for s in ir.statements(f.body) for v in ir.written(s)}
+        self.origins = origins(f, lambda a: a.name in self.typed or self.bindings[a.name].written)
         self.parameters.append(Parameter("zero", "u32", ("zero",)))
         if self.guards:
             self.parameters.append(Parameter("kernel", "u32", ("kernel",)))
@@ -357,6 +383,7 @@ class Emitter:
                 self.bindings[p.name].written for p in f.parameters if isinstance(p, Array)
             ),
             "buffers": tuple(b.written or b.atomic for b in buffers.values()),
+            "vectors": tuple(b.width for b in buffers.values()),
             "shared": self.shared_bytes,
             "dynamic": any(a.dynamic for a in f.arrays),
             "constants": tuple(self.constants),
@@ -478,6 +505,8 @@ class Emitter:
         if linear or self.variant.fold:
             need |= {0, 1, 2} if linear else set()
             grid |= {0, 1}
+        if ("threads", 0) in used:
+            self.parameters.append(Parameter("threads", "u32", ("threads",)))
         for axis in sorted(grid):
             self.parameters.append(Parameter(f"grid_{AXES[axis]}", "u32", ("grid", axis)))
         if self.variant.fold:
@@ -518,7 +547,7 @@ class Emitter:
                     extents.add((array.name, axis))
                 case Stride(array, axis):
                     lines += self.stride_field(array, axis)
-                case Load() | Store() | Atomic():
+                case Load() | Store() | Atomic() | WideLoad() | WideStore():
                     a = e.array
                     touched.add(a.name)
                     if a.shape is None and not a.dynamic:
@@ -696,6 +725,10 @@ class Emitter:
                 self.line(depth, "return;")
             case Atomic():
                 self.atomic(s, depth)
+            case WideLoad():
+                self.wide_load(s, depth)
+            case WideStore():
+                self.wide_store(s, depth)
             case Declare(array):
                 self.declare_local(array, depth)
             case Breakpoint():
@@ -928,6 +961,80 @@ class Emitter:
         if a.dynamic:
             return literal(a.dtype.itemsize, self.index)
         return self.names[f"bytes {a.name} {axis}"]
+
+    # ---- neighbours, by one access
+
+    def neighbours(self, s: WideLoad | WideStore, count: int) -> list[tuple[Expr, ...]] | None:
+        """The indices of each, where together they are less than a word."""
+        if s.array.dtype.itemsize * count % 4 == 0:
+            return None
+        *others, last = s.indices
+        return [
+            (*others, Op("add", (last, Const(k, dtypes.index)), dtypes.index)) for k in range(count)
+        ]
+
+    def first_word(self, s: WideLoad | WideStore) -> str:
+        place = self.element(s.array, s.indices, None)
+        return place.text if place.unit == "w" else f"(({place.text}) >> 2u)"
+
+    def wide_load(self, s: WideLoad, depth: int) -> None:
+        a, size = s.array, s.array.dtype.itemsize
+        names = [self.name(v.name) for v in s.results]
+        apart = self.neighbours(s, len(names))
+        if apart is not None:
+            for name, indices in zip(names, apart, strict=True):
+                found = self.load(a, None, self.element(a, indices, None))
+                self.line(depth, f"{name} = {found.text};")
+            return
+        dtype, binding = self.dtype(a, None), self.bindings[a.name]
+        kind, count = self.kind(dtype, s.place), size * len(names) // 4
+        at, group = self.fresh("at"), self.fresh("group")
+        self.line(depth, f"let {at} = {self.first_word(s)};")
+        if binding.width == count > 1:
+            self.line(depth, f"let {group} = {binding.name}[{at} >> {count // 2}u];")
+            words = [f"{group}.{x}" for x in "xyzw"[:count]]
+        else:
+            words = [f"{group}_{k}" for k in range(count)]
+            unit = "u" if self.variant.wide else "i"
+            for k, word in enumerate(words):
+                self.line(depth, f"let {word} = {binding.load(f'{at} + {k}{unit}')};")
+        for k, name in enumerate(names):
+            if size >= 4:
+                each = size // 4
+                value = decode(kind, words[each * k : each * (k + 1)])
+            else:
+                raw = f"({words[size * k // 4]} >> {8 * (size * k % 4)}u)"
+                value = from_small(dtype, f"({raw} & {(1 << 8 * size) - 1}u)")
+            self.line(depth, f"{name} = {value};")
+
+    def wide_store(self, s: WideStore, depth: int) -> None:
+        a, size = s.array, s.array.dtype.itemsize
+        values = [self.fresh("value") for _ in s.values]
+        for name, value in zip(values, s.values, strict=True):
+            self.line(depth, f"let {name} = {self.text(value)};")
+        apart = self.neighbours(s, len(values))
+        if apart is not None:
+            for name, indices in zip(values, apart, strict=True):
+                self.line(depth, self.store(a, None, self.element(a, indices, None), name))
+            return
+        dtype, binding = self.dtype(a, None), self.bindings[a.name]
+        kind, count = self.kind(dtype, s.place), size * len(values) // 4
+        if size >= 4:
+            words = [word for v in values for word in encode(kind, v)]
+        else:
+            each = 4 // size
+            parts = [f"(({to_small(dtype, v)}) << {8 * size * (k % each)}u)"
+                     for k, v in enumerate(values)]  # fmt: skip
+            words = [f"({' | '.join(parts[k : k + each])})" for k in range(0, len(parts), each)]
+        at = self.fresh("at")
+        self.line(depth, f"let {at} = {self.first_word(s)};")
+        if binding.width == count > 1:
+            where = f"{binding.name}[{at} >> {count // 2}u]"
+            self.line(depth, f"{where} = vec{count}<u32>({', '.join(words)});")
+            return
+        unit = "u" if self.variant.wide else "i"
+        for k, word in enumerate(words):
+            self.line(depth, binding.store(f"{at} + {k}{unit}", word))
 
     def dtype(self, a: Array, part: Field | None) -> DType:
         dtype = a.dtype if part is None else part.dtype
@@ -1202,7 +1309,7 @@ class Emitter:
             case Read(variable):
                 kind = self.kind(variable.dtype, node.place)
                 name = self.name(variable.name)
-                return Term(name, kind, "sum" if variable in self.written else "")
+                return Term(name, kind, self.origins.get(variable, ""))
             case Special(name, axis):
                 return self.special(name, axis)
             case Extent(array, axis):
@@ -1225,7 +1332,8 @@ class Emitter:
                 return self.bits(self.expression(value), value.dtype, dtype)
             case Select(condition, then, otherwise):
                 c, a, b = map(self.expression, (condition, then, otherwise))
-                return Term(f"select({b.text}, {a.text}, {c.text})", a.kind, a.origin or b.origin)
+                origin = joined(a.origin, b.origin)
+                return Term(f"select({b.text}, {a.text}, {c.text})", a.kind, origin)
             case And(left, right):
                 return Term(f"({self.text(left)} && {self.text(right)})", "bool")
             case Or(left, right):
@@ -1263,6 +1371,7 @@ class Emitter:
             ),
             "laneid": self.as_index("t & 31u"),
             "sharedBytes": "shared_bytes",
+            "threads": self.as_index("p.threads"),
             "linearBlock": "linear_block",
             "linearThread": "t",
         }[name]
@@ -1529,6 +1638,10 @@ class Emitter:
         if "c64" in (kind, to) or {kind, to} & {*wide.KINDS, *DEMOTED}:
             return Term(decode(to, encode(kind, value.text)), to, "sum")
         return Term(f"bitcast<{to}>({value.text})", to, "sum")
+
+
+def lanes_of(s: WideLoad | WideStore) -> int:
+    return len(s.results if isinstance(s, WideLoad) else s.values)
 
 
 def is_flags(a: Array) -> bool:

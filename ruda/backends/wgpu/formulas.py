@@ -22,6 +22,8 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from ruda.backends.wgpu.origins import joined
+
 SUFFIX = {"f32": "f", "f64": "lf", "i32": "i", "i64": "li", "u32": "u", "u64": "lu"}
 # IR operation -> row of the CPU's table, where they are called differently.
 NAMES = {
@@ -49,7 +51,7 @@ class Term(NamedTuple):
 
     text: str
     kind: str
-    origin: str = ""  # "sum" or "product"
+    origin: str = ""  # "sum", "product", or both: see `origins`
 
     @property
     def type(self) -> str:
@@ -63,7 +65,7 @@ class Term(NamedTuple):
 def total(a: Term, sign: str, b: Term) -> str:
     """A sum or difference that no driver takes apart."""
     left, right = hidden(a, "sum"), hidden(b, "sum")
-    if a.text == b.text or (a.origin == b.origin == "product"):
+    if a.text == b.text or ("product" in a.origin and "product" in b.origin):
         right = f"opaque_{b.kind}({b.text})"
     return f"{left} {sign} {right}"
 
@@ -78,7 +80,7 @@ def product(a: Term, b: Term) -> str:
 
 
 def hidden(a: Term, origin: str, when: bool = True) -> str:
-    return f"opaque_{a.kind}({a.text})" if when and a.origin == origin else a.text
+    return f"opaque_{a.kind}({a.text})" if when and origin in a.origin else a.text
 
 
 def is_name(a: Term) -> bool:
@@ -213,7 +215,7 @@ class Builder:
 
     def select(self, condition: Any, yes: Any, no: Any) -> Term:
         c, a, b = map(self.term, (condition, yes, no))
-        return self.let(f"select({b.text}, {a.text}, {c.text})", a.kind, a.origin or b.origin)
+        return self.let(f"select({b.text}, {a.text}, {c.text})", a.kind, joined(a.origin, b.origin))
 
     def bitcast(self, x: Any, to: Any) -> Term:
         a, kind = self.term(x), _kind(to)

@@ -12,13 +12,13 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ruda.backends.base import DeviceArray, Launch, asked, tell_moved
-from ruda.backends.wgpu.modules import Form, Module, build
+from ruda.backends.wgpu.modules import LONGEST, Form, Module, Vectors, build
 from ruda.backends.wgpu.widths import spans, start_of
 from ruda.errors import LaunchTypeError, LaunchValueError
 from ruda.jit import kernel
@@ -302,10 +302,16 @@ def execute(module: Module, launch: Launch, arguments: Sequence[Any]) -> Plan | 
     check_arrays(module, arguments)
     groups = memories(module, arguments)
     number = {k: g for g, m in enumerate(groups) for k in m.members}
-    fold, counts = fold_grid(module, launch)
     wide = module.widths.is_wide(launch, arguments, scalars)
     bound = tuple(number[k] for k, _ in module.arrays)
-    variant = Variant(bound, wide, fold, settings.missing, settings.wgpu_dialect)
+    threads = launch.grid[0] * launch.block[0]
+    vectors = None if wide else in_vectors(module, launch, arguments, groups, number)
+    if vectors is not None:
+        launch = replace(launch, grid=vectors.shortened(launch))
+    fold, counts = fold_grid(module, launch)
+    variant = Variant(
+        bound, wide, fold, settings.missing, settings.wgpu_dialect, vectors is not None
+    )
     form = module.form(variant)
     options = form.source.options
     with queue.lock:
@@ -326,7 +332,8 @@ def execute(module: Module, launch: Launch, arguments: Sequence[Any]) -> Plan | 
             queue.fill(report, words.view(np.uint8))
         group = bind(form, queue, groups, report, form.pack.size)
         for phase in range(1 if module.phases is None else module.phases.phases):
-            scalars = {**scalars, "phase?": phase, "kernel?": queue.number_of(name)}
+            number_of_ours = queue.number_of(name)
+            scalars |= {"phase?": phase, "kernel?": number_of_ours, "threads?": threads}
             block = form.pack.pack(
                 *block_values(options["parameters"], launch, arguments, scalars, groups, number)
             )
@@ -337,6 +344,28 @@ def execute(module: Module, launch: Launch, arguments: Sequence[Any]) -> Plan | 
         return None
     plan.arrays = tuple(weakref.ref(arguments[k]) for k, _ in module.arrays)
     return plan
+
+
+def in_vectors(
+    module: Module, launch: Launch, arguments: Sequence[Any], groups: Sequence[Memory],
+    number: Mapping[int, int],
+) -> Vectors | None:  # fmt: skip
+    """The form with wide accesses, if the launch may use it."""
+    if module.vectors is None or any(
+        _bytes(m, LONGEST) > module.target["max_binding"] for m in groups
+    ):
+        return None
+    starts = {}
+    for k in module.vectors.widths:
+        m = groups[number[k]]
+        low = m.low - m.low % 4 if m.host and m.high > m.low else m.low  # as `execute` copies it
+        starts[k] = 0 if arguments[k].size == 0 else start_of(arguments[k]) - low
+    return module.vectors if module.vectors.serves(launch, arguments, starts) else None
+
+
+def _bytes(m: Memory, unit: int) -> int:
+    """What is bound of a memory: whole words, or whole vectors (of which its buffer is made)."""
+    return max(unit, -(-(m.high - m.low) // unit) * unit)
 
 
 def finish(
@@ -392,7 +421,10 @@ def copy_back(queue: Any, m: Memory, arrays: Sequence[np.ndarray[Any, Any]]) -> 
 
 def bind(form: Form, queue: Any, groups: Sequence[Memory], report: Any, size: int) -> Any:
     """The bind group of some buffers, from the cache or new."""
-    rows = [(m.buffer, m.offset, max(4, -(-(m.high - m.low) // 4) * 4)) for m in groups]
+    rows = [
+        (m.buffer, m.offset, _bytes(m, 4 * width))
+        for m, width in zip(groups, form.source.options["vectors"], strict=True)
+    ]
     rows += [(b, 0, b.size) for b in constants_of(form, queue)]
     rows += [(report, 0, report.size)] if report is not None else []
     rows += [(queue.cut, 0, queue.cut.size)] if form.source.options["guarded"] else []
@@ -455,6 +487,8 @@ def block_values(
                 out.append(0)
             case ("grid", axis):
                 out.append(launch.grid[axis])
+            case ("threads",):
+                out.append(scalars["threads?"])
             case ("blocks",):
                 out.append(math.prod(launch.grid))
             case ("shared",):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,9 +14,10 @@ from ruda.backends.wgpu import adapter as adapters
 from ruda.backends.wgpu.widths import Widths
 from ruda.errors import KernelError, LaunchValueError, Place, UnsupportedError
 from ruda.jit import ir
-from ruda.jit.ir import Array, Function, Variable
+from ruda.jit.ir import Array, Function, Variable, WideLoad, WideStore
 from ruda.settings import settings
 
+LONGEST = 16  # bytes of a wide access, at most
 FORMAT = {
     "u32": "I", "i32": "i", "f32": "f", "i64": "q", "u64": "Q", "f64": "d", "c64": "ff",
     "c128": "dd", "bool": "I", "I64": "q", "U64": "Q",
@@ -34,6 +35,62 @@ class Form:
     pipelines: dict[int, Any] = field(default_factory=dict)
     groups: dict[Any, Any] = field(default_factory=dict)
     constants: list[Any] | None = None  # buffers of large captured arrays
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """A kernel with wide accesses, and which array parameters need to lie where one may begin.
+
+    Where they do is decided at each launch: the text for wide accesses has none that are not.
+    """
+
+    function: Function
+    widths: Mapping[int, int]  # position of a parameter: bytes of its accesses
+
+    @staticmethod
+    def of(lowered: Function) -> Vectors | None:
+        from ruda.jit.passes.coarsen import coarsen
+
+        function = coarsen(lowered, placed=True)
+        widths = {}
+        for s in ir.statements(function.body):
+            if isinstance(s, (WideLoad, WideStore)):
+                lanes = len(s.results if isinstance(s, WideLoad) else s.values)
+                k = function.parameters.index(s.array)
+                widths[k] = lanes * s.array.dtype.itemsize
+        return Vectors(function, widths) if widths else None
+
+    def serves(self, launch: Launch, arguments: Sequence[Any], starts: Mapping[int, int]) -> bool:
+        """Whether a launch may use it; `starts` are the arrays' first bytes in their bindings."""
+        if (launch.grid[0] + 2 * self.function.lanes) * launch.block[0] >= 1 << 31:
+            return False
+        for k, width in self.widths.items():
+            shape = arguments[k].shape
+            if starts[k] % width or (len(shape) > 1 and shape[-1] * arguments[k].itemsize % width):
+                return False
+        return True
+
+    def shortened(self, launch: Launch) -> tuple[int, int, int]:
+        """The grid, of which a thread does several elements."""
+        x, y, z = launch.grid
+        return -(-x // self.function.lanes), y, z
+
+
+# Operations that are an instruction or two.
+SHORT = {
+    "add", "sub", "mul", "neg", "abs", "and", "or", "xor", "not", "invert", "eq", "ne", "lt", "le",
+    "gt", "ge", "min", "max", "wrap", "truediv", "sqrt",
+}  # fmt: skip
+
+
+def is_short(function: Function) -> bool:
+    """Whether a text with each function five times over compiles at once.
+
+    A driver that runs on the CPU compiles a hundred times longer than a GPU's, and the functions of
+    mathematics are calls that all compilers inline.
+    """
+    ops = (e for e in ir.all_expressions(function.body) if isinstance(e, ir.Op))
+    return all(e.name in SHORT for e in ops)
 
 
 @dataclass(eq=False)
@@ -65,6 +122,8 @@ class Module:
         reporting, self.sites = lower_reports(function)
         self.warned: set[Any] = set()  # places of notes that were told
         self.lowered = passes.lower(reporting, "wgpu")
+        worth = not self.target.get("software") or is_short(self.lowered)
+        self.vectors = Vectors.of(self.lowered) if worth else None
         parameters = self.lowered.parameters
         self.arrays = [(k, p) for k, p in enumerate(parameters) if isinstance(p, Array)]
         self.scalars = any(isinstance(p, Variable) for p in self.function.parameters)
@@ -82,10 +141,17 @@ class Module:
         return frozenset(k for k, p in self.arrays if p.name in names)
 
     def plain(self) -> Source:
-        """The text that a simple launch uses."""
+        """The text for arrays that lie anywhere, each on its own."""
         from ruda.backends.wgpu.emit import plain_variant
 
         return self.form(plain_variant(self.lowered)).source
+
+    def usual(self) -> Source:
+        """The text that a simple launch uses."""
+        from ruda.backends.wgpu.emit import plain_variant
+
+        variant = plain_variant(self.lowered)
+        return self.form(replace(variant, vectors=self.vectors is not None)).source
 
     def form(self, variant: Any) -> Form:
         """The form for a variant, or its wide one if indices do not fit 31 bits."""
@@ -94,10 +160,12 @@ class Module:
         found = self.forms.get(variant)
         if found is None:
             try:
-                source = emit(self.lowered, self.sites, self.target, variant)
+                wanted = self.vectors if variant.vectors else None
+                function = self.lowered if wanted is None else wanted.function
+                source = emit(function, self.sites, self.target, variant)
             except NeedsWide:
                 assert not variant.wide
-                found = self.forms[variant] = self.form(replace(variant, wide=True))
+                found = self.forms[variant] = self.form(replace(variant, wide=True, vectors=False))
                 return found
             parameters = source.options["parameters"]
             pack = struct.Struct("<" + "".join(FORMAT[p.kind] for p in parameters))

@@ -96,8 +96,11 @@ class _Plan:
         return steady and last == X
 
 
-def coarsen(function: Function) -> Function:
-    """The kernel with wide accesses, or as it was where it is of another kind."""
+def coarsen(function: Function, placed: bool = False) -> Function:
+    """The kernel with wide accesses, or as it was where it is of another kind.
+
+    placed  whether the launcher sees to it that the arrays lie where wide accesses may begin
+    """
     plan = _plan(function)
     if plan is None:
         return function
@@ -109,7 +112,8 @@ def coarsen(function: Function) -> Function:
     lanes = min(LANES, BYTES // max(_size(a) for a in arrays))
     if lanes < 2:
         return function
-    return _Writer(function, plan, lanes, sorted(arrays, key=lambda a: a.name)).function()
+    found = sorted(arrays, key=lambda a: a.name)
+    return _Writer(function, plan, lanes, [] if placed else found).function()
 
 
 # ---- which kernels -------------------------------------------------------------------------------
@@ -248,16 +252,16 @@ class _Writer:
     source: Function
     plan: _Plan
     lanes: int
-    arrays: list[Array]
+    arrays: list[Array]  # of which it is asked where they lie
 
     def function(self) -> Function:
         self.names = Names(self.source)
         self.renamed: dict[tuple[Variable, int], Variable] = {}
-        aligned = Variable(self.names("aligned"), bool_)
-        head = Assign(aligned, self.alignment())
+        aligned = Variable(self.names("aligned"), bool_) if self.arrays else None
+        head = (Assign(aligned, self.alignment()),) if aligned else ()
         body = self.stride_loop(aligned) if self.plan.loop else self.grid(aligned)
         lanes = 1 if self.plan.loop else self.lanes
-        return replace(self.source, body=(head, *body), lanes=lanes)
+        return replace(self.source, body=(*head, *body), lanes=lanes)
 
     def alignment(self) -> Expr:
         """Whether the first lane's elements lie at multiples of an access."""
@@ -270,13 +274,16 @@ class _Writer:
             tests.append(op("eq", op("and", where, index(width - 1)), index(0)))
         return _all(tests)
 
-    def grid(self, aligned: Variable) -> Body:
+    def either(self, aligned: Variable | None, yes: Expr, no: Expr) -> Expr:
+        return yes if aligned is None else Select(Read(aligned), yes, no)
+
+    def grid(self, aligned: Variable | None) -> Body:
         """One group of lanes a thread of the shorter grid."""
         n, lanes = Special("threads"), index(self.lanes)
         first = self.names.index("first")
         place, size = Special("threadIdx", 0), Special("blockDim", 0)
         apart = op("add", op("mul", op("mul", Special("blockIdx", 0), size), lanes), place)
-        is_aligned = Read(aligned)
+        tests = [Read(aligned)] if aligned else []
         inside = op("le", op("add", Read(first), lanes), n)
         guards = [self.at(g, self.edge(g, first)) for g in self.plan.guards]
         step, each = self.names.index("step"), self.names.index("each")
@@ -284,20 +291,20 @@ class _Writer:
         element = self.one((*self.plan.head, *self.plan.whole), Read(each))
         scalar = _counting(each, Read(first), stop, Read(step), element)
         return (
-            Assign(first, Select(is_aligned, op("mul", X, lanes), apart)),
-            Assign(step, Select(is_aligned, index(1), size)),
-            If(_all([is_aligned, inside, *guards]), self.together(first), scalar),
+            Assign(first, self.either(aligned, op("mul", X, lanes), apart)),
+            Assign(step, self.either(aligned, index(1), size)),
+            If(_all([*tests, inside, *guards]), self.together(first), scalar),
         )
 
-    def stride_loop(self, aligned: Variable) -> Body:
+    def stride_loop(self, aligned: Variable | None) -> Body:
         """Groups of lanes in a grid-stride loop; the grid stays as it is."""
         loop = self.plan.loop
         assert loop is not None
-        is_aligned = Read(aligned)
+        tests = [Read(aligned)] if aligned else []
         names = ("width", "first", "each", "stop", "stride")
         width, first, each, stop, stride = (self.names.index(n) for n in names)
         behind = op("add", Read(first), Read(width))
-        inside = And(is_aligned, op("le", behind, Read(stop)))
+        inside = _all([*tests, op("le", behind, Read(stop))])
         element = self.one(self.plan.whole, Read(each), loop.variable)
         end = op("min", Read(stop), behind)
         scalar = _counting(each, Read(first), end, index(1), element)
@@ -305,7 +312,7 @@ class _Writer:
         start = op("mul", X, Read(width))
         return (
             *self.plan.head,
-            Assign(width, Select(is_aligned, index(self.lanes), index(1))),
+            Assign(width, self.either(aligned, index(self.lanes), index(1))),
             Assign(stop, loop.stop),
             Assign(stride, op("mul", Special("globalDim", 0), Read(width))),
             *_counting(first, start, Read(stop), Read(stride), body),
