@@ -25,7 +25,7 @@ from ruda.dtypes import DType, as_dtype, default_float
 from ruda.errors import DTypeError, ShapeError
 from ruda.jit import jit
 from ruda.jit.language import grid
-from ruda.tensor import memory
+from ruda.tensor import graph, memory
 from ruda.tensor.creation import as_shape, broadcast_shapes
 from ruda.tensor.tensor import (
     Tensor,
@@ -395,6 +395,10 @@ class Generator:
 
     def _advance(self, count: int) -> int:
         """The counter of a draw of `count` numbers, a multiple of 4."""
+        if graph.tracing.current is not None:
+            graph.tracing.current.refuse(
+                "draws random numbers", "draw them outside and pass them as an argument"
+            )
         with self._lock:
             start, self.drawn = self.drawn, self.drawn + -(-count // 4) * 4
         return start

@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 
 import ruda
-from ruda.errors import DTypeError, ShapeError
+from ruda.errors import CompileError, DTypeError, ShapeError
 from ruda.random import Generator
 
 N = 20000
@@ -192,3 +192,14 @@ def test_shapes(name, shape, device):
 def test_parameters_are_checked(call, error, says):
     with pytest.raises(error, match=says):
         call()
+
+
+def test_a_compiled_function_does_not_draw_the_same_numbers_again():
+    rng = Generator(1)
+
+    @ruda.compile
+    def noisy(x):
+        return x + rng.normal(x.shape)
+
+    with pytest.raises(CompileError, match="draws random numbers"):
+        noisy(ruda.ones(3))
