@@ -296,7 +296,7 @@ class Generator:
         """Gamma floats of shape parameter `alpha` and a scale; float32 computations."""
         kind = self._float(dtype)
         _not_negative("scale", scale)
-        if not bool(t.all(asarray(alpha) > 0)):
+        if not _holds(lambda v: v > 0, alpha):
             raise ValueError(f"alpha={alpha!r}: it is positive")
         values = self._parameter(alpha, _joined(shape, alpha, scale), device)
         out = self._each(fill_gamma, values.shape, dtypes.float32, values.device,
@@ -307,7 +307,7 @@ class Generator:
         self, rate: Any, shape: Any = (), *, dtype: Any = "int64", device: Any = None
     ) -> Tensor:
         """Poisson integers of a mean `rate`; float32 computations, so rate < 2**24."""
-        if not bool(t.all((asarray(rate) >= 0) & (asarray(rate) < 2.0**24))):
+        if not _holds(lambda v: v >= 0, rate) or not _holds(lambda v: v < 2.0**24, rate):
             raise ValueError(f"rate={rate!r}: it is not negative and below 2**24")
         values = self._parameter(rate, _joined(shape, rate), device)
         return self._each(fill_poisson, values.shape, as_dtype(dtype), values.device,
@@ -447,14 +447,20 @@ def _place(device: Any, *values: Any) -> Any:
     return device if device is not None else found
 
 
+def _holds(test: Any, value: Any) -> bool:
+    """Whether a number, or every element of an array, passes a test; NaN passes none."""
+    if isinstance(value, int | float):
+        return bool(test(value))
+    return bool(t.all(test(asarray(value))))
+
+
 def _not_negative(name: str, value: Any) -> None:
-    if not bool(t.all(asarray(value) >= 0)):
+    if not _holds(lambda v: v >= 0, value):
         raise ValueError(f"{name}={value!r}: it is not negative")
 
 
 def _probabilities(p: Any) -> None:
-    value = asarray(p)
-    if not bool(t.all((value >= 0) & (value <= 1))):
+    if not _holds(lambda v: v >= 0, p) or not _holds(lambda v: v <= 1, p):
         raise ValueError(f"p={p!r}: a probability lies between 0 and 1")
 
 
