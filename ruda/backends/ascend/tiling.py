@@ -1096,6 +1096,15 @@ class VectorEmitter(Emitter):
             raise UnsupportedError(f"an Ascend 910B has no fma of {kind}", self.place)
         return super().floating(name, kind, x)
 
+    def complex(self, name: str, kind: str, x: list[str]) -> Term:
+        found = super().complex(name, kind, x)
+        if "double" in formulas.definitions(found.text):
+            raise UnsupportedError(
+                f"an Ascend 910B has no {name} of complex64 here: its formula computes in double",
+                self.place,
+            )
+        return found
+
     def in_double(self, name: str) -> bool:
         text = formulas.define(name, "f32")
         return bool(text) and "double" in formulas.definitions(
