@@ -140,15 +140,11 @@ def _never(value: bool) -> Any:
 
 
 def _scalar_math(name: str) -> Callable[..., Any]:
-    """A function of SciPy's kind that NumPy lacks: element by element, by its definition."""
-    from ruda.jit import intrinsics
-
-    def one(x: Any) -> Any:
-        return intrinsics.TABLE[name].meaning(x)
+    """A function of Python's `math` that NumPy lacks: element by element, from C."""
+    each = np.frompyfunc(getattr(math, name), 1, 1)
 
     def meaning(x: Any) -> Any:
-        flat = [one(v) for v in np.asarray(x).ravel()]
-        return np.array(flat, x.dtype).reshape(x.shape)
+        return np.asarray(each(x)).astype(x.dtype)
 
     return meaning
 
