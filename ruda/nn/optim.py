@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ruda import tensor as t
+from ruda.dnn.adam import adam
 from ruda.dtypes import DType, float32
 from ruda.errors import GradientError
 from ruda.tensor import Tensor, astype, reshape
@@ -85,7 +86,10 @@ class Optimizer:
                 new = self.update(now, g, state, lr * option["share"], option)
                 if is_small(p.dtype):
                     state["master"] = new
-                p.copy_(astype(new, p.dtype, copy=False))
+                if p._view is None and new._view is None and new.dtype is p.dtype:
+                    p._storage.replace(new._storage.node)  # `update` gives memory of its own
+                else:
+                    p.copy_(astype(new, p.dtype, copy=False))
         # Now, so that no chain of steps builds up.
         kept = [v for state in self.state for v in state.values()]
         t.realize(*self.parameters, *kept)
@@ -159,19 +163,22 @@ class Adam(Optimizer):
 
     def update(self, p: Tensor, g: Tensor, state: State, lr: float, option: Any) -> Any:
         first, second = option["betas"]
-        decay = option["weight_decay"]
-        if not self.decoupled:
-            g = decayed(g, p, decay)
-        m = g * (1 - first) + (state["m"] * first if "m" in state else 0.0)
-        v = g * g * (1 - second) + (state["v"] * second if "v" in state else 0.0)
-        state["m"], state["v"] = m, v
+        decay, k = option["weight_decay"], self.steps
+        if "m" not in state:
+            state["m"], state["v"] = t.zeros_like(p), t.zeros_like(p)
+        scale, rate = 1 / math.sqrt(1 - second**k), lr / (1 - first**k)
+        coupled, kept = (0.0, 1 - lr * decay) if self.decoupled else (decay, 1.0)
+        if not option["amsgrad"] and g.dtype is p.dtype:
+            return adam(
+                p, g, state["m"], state["v"], first=first, second=second, coupled=coupled,
+                kept=kept, eps=option["eps"], scale=scale, rate=rate,
+            )  # fmt: skip
+        g = decayed(g, p, coupled)
+        state["m"] = g * (1 - first) + state["m"] * first
+        v = state["v"] = g * g * (1 - second) + state["v"] * second
         if option["amsgrad"]:
             v = state["most"] = t.maximum(state["most"], v) if "most" in state else v
-        scale = math.sqrt(1 - second**self.steps)
-        moved = m / (t.sqrt(v) / scale + option["eps"]) * (lr / (1 - first**self.steps))
-        if decay and self.decoupled:
-            p = p * (1 - lr * decay)
-        return p - moved
+        return p * kept - state["m"] / (t.sqrt(v) * scale + option["eps"]) * rate
 
 
 class AdamW(Adam):
