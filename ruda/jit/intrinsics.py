@@ -100,8 +100,10 @@ def _wrap_index(i: Any, extent: Any) -> Any:
 
 def _fma(x: Any, y: Any, z: Any) -> Any:
     """One rounding: exact in rationals for finite operands."""
-    if x.dtype.kind == "c" or not (np.isfinite(x) and np.isfinite(y) and np.isfinite(z)):
+    if x.dtype.kind == "c" or not (np.isfinite(x) and np.isfinite(y)):
         return x * y + z
+    if not np.isfinite(z):
+        return z  # also where x * y would overflow by itself
     from fractions import Fraction
 
     exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
