@@ -82,6 +82,15 @@ def reassociated(x, out):
         out[i] = big - 1e8
 
 
+@ruda.jit
+def scaled_twice(x, out):
+    i = ruda.grid(1)
+    if i < x.size:
+        small = x[i] * ruda.float32(1e-30)
+        none = small * ruda.float32(1e-30)
+        out[i] = none * ruda.float32(1e30)
+
+
 @pytest.fixture
 def wgpu():
     with ruda.config(device="wgpu"):
@@ -153,6 +162,14 @@ def add_scalar(x, k):
     i = ruda.grid(1)
     if i < x.size:
         x[i] += k
+
+
+@on_wgpu
+def test_products_are_not_joined_through_variables(wgpu):
+    """A driver would make one factor of the three, and 1e-30 of what is zero."""
+    out = np.ones(64, np.float32)
+    scaled_twice[1, 64](np.ones(64, np.float32), out)
+    assert not out.any()
 
 
 @on_wgpu

@@ -115,7 +115,7 @@ def test_saturates_into_64_bits(source, target):
 def test_a_driver_that_contracts_is_kept_from_it():
     """`contract=False`: what could become one operation with a sum is hidden from the driver."""
     from ruda.backends.wgpu.adapter import PORTABLE
-    from ruda.backends.wgpu.device import BACKEND
+    from ruda.backends.wgpu.modules import Module
 
     def text(contract):
         @ruda.jit(contract=contract)
@@ -125,7 +125,7 @@ def test_a_driver_that_contracts_is_kept_from_it():
 
         kind = ruda.float32[::1]
         function, _ = axpy.translate((kind, kind), block=(64, 1, 1), needs_block=lambda f: True)
-        return BACKEND.emit(function, PORTABLE).text
+        return Module(function, PORTABLE, "").plain().text
 
     assert text(False).count("opaque_f32(") == text(True).count("opaque_f32(") + 1
 
