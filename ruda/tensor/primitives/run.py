@@ -25,11 +25,6 @@ from ruda.tensor import lower, memory
 BLOCK = 256
 
 
-def tile_shape(device: str) -> tuple[int, int]:
-    """(threads of a block, elements of a thread) where a block shares memory."""
-    return (16, 2) if device == "sim" else (BLOCK, 8)  # a small tile tells the interpreter as much
-
-
 def choose(
     name: str, device: str, by_numpy: Callable[[], Any], by_kernel: Callable[[], Any]
 ) -> Any:

@@ -19,7 +19,7 @@ from ruda.dtypes import DType, int32
 from ruda.jit import jit
 from ruda.jit.language import blockIdx, constexpr, grid, shared, syncthreads, threadIdx
 from ruda.tensor import memory
-from ruda.tensor.primitives.run import BLOCK, each, launch, tile_shape
+from ruda.tensor.primitives.run import BLOCK, each, launch
 
 SHORT = 64  # elements of a line that one thread scans, if there are many lines
 
@@ -72,7 +72,10 @@ def tile_totals(x, starts, totals, opened, block: constexpr, items: constexpr, h
     total = totals.dtype.type(identity)
     broken = 0
     for k in range(items):
-        i = (tile * block + t) * items + k
+        if starts is None:  # in any order: neighbours read neighbours
+            i = (tile * items + k) * block + t
+        else:
+            i = (tile * block + t) * items + k
         if i < x.shape[1]:
             if starts is not None:
                 if starts[p, i, r] != 0:
@@ -101,7 +104,12 @@ def tile_totals(x, starts, totals, opened, block: constexpr, items: constexpr, h
 @jit(wraparound=False)
 def scan_tiles(x, starts, before, out, block: constexpr, items: constexpr, wide: constexpr,
                how: constexpr, identity: constexpr, exclusive: constexpr):  # fmt: skip
-    """A block scans a tile; before[p, tile, r] is the scan of the totals."""
+    """A block scans a tile; before[p, tile, r] is the scan of the totals.
+
+    The tile goes through shared memory, where a thread has `items` elements beside each other: so
+    neighbours read and write neighbours in the arrays.
+    """
+    own = shared.array(block * items, wide)
     value = shared.array((2, block), wide)
     mark = shared.array((2, block), int32)
     t = threadIdx.x
@@ -109,29 +117,40 @@ def scan_tiles(x, starts, before, out, block: constexpr, items: constexpr, wide:
     tile = blockIdx.x % tiles
     p = blockIdx.x // tiles // x.shape[2]
     r = blockIdx.x // tiles % x.shape[2]
-    first = (tile * block + t) * items
+    begin = tile * block * items
+    for k in range(items):
+        place = k * block + t
+        if begin + place < x.shape[1]:
+            own[place] = wide(x[p, begin + place, r])
+        else:
+            own[place] = wide(identity)
+    syncthreads()
     total = wide(identity)
     broken = 0
     for k in range(items):
-        if first + k < x.shape[1]:
-            if starts is not None:
-                if starts[p, first + k, r] != 0:
-                    total = wide(identity)
-                    broken = 1
-            total = combine(total, wide(x[p, first + k, r]), how)
+        place = t * items + k
+        if starts is not None and begin + place < x.shape[1]:
+            if starts[p, begin + place, r] != 0:
+                total = wide(identity)
+                broken = 1
+        total = combine(total, own[place], how)
     value[0, t] = total
-    mark[0, t] = broken
+    if starts is not None:
+        mark[0, t] = broken
     syncthreads()
     source = 0
     distance = 1
     while distance < block:  # value[source, t]: of threads t - distance + 1 to t
         total = value[source, t]
-        broken = mark[source, t]
+        if starts is not None:
+            broken = mark[source, t]
         if t >= distance and broken == 0:
             total = combine(value[source, t - distance], total, how)
-            broken = mark[source, t - distance]
+            if starts is not None:
+                broken = mark[source, t - distance]
         value[1 - source, t] = total
-        mark[1 - source, t] = broken
+        if starts is not None:
+            mark[1 - source, t] = broken
         source = 1 - source
         distance *= 2
         syncthreads()
@@ -139,20 +158,34 @@ def scan_tiles(x, starts, before, out, block: constexpr, items: constexpr, wide:
     broken = 0
     if t > 0:
         total = value[source, t - 1]
-        broken = mark[source, t - 1]
+        if starts is not None:
+            broken = mark[source, t - 1]
     if before is not None:
         if tile > 0 and broken == 0:
             total = combine(before[p, tile - 1, r], total, how)
     for k in range(items):
-        if first + k < x.shape[1]:
-            if starts is not None:
-                if starts[p, first + k, r] != 0:
-                    total = wide(identity)
-            if exclusive:
-                out[p, first + k, r] = out.dtype.type(total)
-            total = combine(total, wide(x[p, first + k, r]), how)
-            if not exclusive:
-                out[p, first + k, r] = out.dtype.type(total)
+        place = t * items + k
+        if starts is not None and begin + place < x.shape[1]:
+            if starts[p, begin + place, r] != 0:
+                total = wide(identity)
+        after = combine(total, own[place], how)
+        if exclusive:
+            own[place] = total
+        else:
+            own[place] = after
+        total = after
+    syncthreads()
+    for k in range(items):
+        place = k * block + t
+        if begin + place < x.shape[1]:
+            out[p, begin + place, r] = out.dtype.type(own[place])
+
+
+def tile_shape(wide: DType, device: str) -> tuple[int, int]:
+    """(threads, elements of each) of a tile in at most 16 KiB; an odd number parts the banks."""
+    if device == "sim":
+        return 16, 3  # a small tile tells the interpreter as much
+    return 128, 5 if wide.itemsize > 8 else 9
 
 
 def identity_of(how: str, dtype: DType) -> Any:
@@ -184,7 +217,7 @@ def scan(
     if n <= SHORT or lines >= max(n, 16 * BLOCK):
         each(name, device, scan_lines, lines, x, starts, out, wide, how, identity, exclusive)
         return
-    block, items = tile_shape(device)
+    block, items = tile_shape(wide, device)
     tiles = -(-n // (block * items))
     before = None
     if tiles > 1:

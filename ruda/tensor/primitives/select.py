@@ -20,7 +20,7 @@ from ruda.tensor import memory
 from ruda.tensor.primitives.run import each, full, index_dtype, is_checked
 from ruda.tensor.primitives.scan import scan
 
-PARTS = 1024  # in which the search for a few extremes is done
+THREADS = 1 << 16  # that search for a few extremes
 
 
 # ---- the first greatest or least element ---------------------------------------------------------
@@ -56,36 +56,51 @@ def extremes(x, out, greatest: constexpr):
 
 @jit(wraparound=False)
 def first_extremes(x, found, out, greatest: constexpr):
-    """out[p, r, 0]: the first of the extremes that the parts have found."""
+    """out[p, r, part]: the first of the extremes found[p, r, part], [part + parts], ..."""
     t = grid(1)
+    parts = out.shape[2]
     if t < out.size:
-        r = t % out.shape[1]
-        p = t // out.shape[1]
-        best = found[p, r, 0]
+        part = t % parts
+        r = (t // parts) % out.shape[1]
+        p = t // parts // out.shape[1]
+        best = found[p, r, part]
         value = x[p, best, r]
-        for k in range(1, found.shape[2]):
+        for k in range(part + parts, found.shape[2], parts):
             i = found[p, r, k]
             candidate = x[p, i, r]
             earlier = i < best and not exceeds(value, candidate, greatest)
             if earlier or exceeds(candidate, value, greatest):
                 best = i
                 value = candidate
-        out[p, r, 0] = best
+        out[p, r, part] = best
 
 
 def arg_extreme(x: Any, greatest: bool, device: str, name: str) -> Any:
     """The indices, of shape (outer, inner), of the first extremes along the middle axis."""
     outer, n, inner = x.shape
     kind = index_dtype(device)
-    out = memory.allocate((outer, inner, 1), kind, device)
-    parts = min(PARTS, n // 16) if outer * inner < PARTS else 1
-    if parts <= 1:
-        each(name, device, extremes, outer * inner, x, out, greatest)
-    else:
-        found = memory.allocate((outer, inner, parts), kind, device)
-        each(name, device, extremes, outer * inner * parts, x, found, greatest)
-        each(name, device, first_extremes, outer * inner, x, found, out, greatest)
+    found = None
+    for parts in parts_of(n, outer * inner):
+        out = memory.allocate((outer, inner, parts), kind, device)
+        count = outer * inner * parts
+        if found is None:
+            each(name, device, extremes, count, x, out, greatest)
+        else:
+            each(name, device, first_extremes, count, x, found, out, greatest)
+        found = out
     return out.reshape(outer, inner)
+
+
+def parts_of(n: int, lines: int) -> list[int]:
+    """In how many parts lines of n elements are searched, then their results, at last one.
+
+    >>> parts_of(10, 1), parts_of(1000, 1), parts_of(1 << 26, 1), parts_of(1 << 26, 1 << 20)
+    ([1], [62, 1], [65536, 256, 1], [1])
+    """
+    parts = min(n // 16, THREADS // lines)
+    if parts < 8:
+        return [1]
+    return [parts, 256, 1] if parts > 4 * 256 else [parts, 1]
 
 
 # ---- elements at indices -------------------------------------------------------------------------

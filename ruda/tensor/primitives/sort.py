@@ -18,9 +18,20 @@ from typing import Any
 
 import numpy as np
 
+from ruda import backends
 from ruda.dtypes import DType, int32, uint32
 from ruda.jit import jit
-from ruda.jit.language import atomic, blockIdx, constexpr, grid, shared, syncthreads, threadIdx
+from ruda.jit.language import (
+    atomic,
+    blockIdx,
+    constexpr,
+    grid,
+    local,
+    shared,
+    syncthreads,
+    threadIdx,
+    unroll,
+)
 from ruda.tensor import memory
 from ruda.tensor.primitives.run import each, has_int64, index_dtype, launch
 from ruda.tensor.primitives.scan import scan
@@ -103,22 +114,38 @@ def make_keys(words, order, keys, word: constexpr, kind: constexpr, infinity: co
 
 @jit(wraparound=False)
 def count_digits(keys, counts, shift, block: constexpr, items: constexpr):
-    """counts[row, digit, tile]: how many keys of a tile have a digit."""
+    """counts[row, digit, tile]: how many keys of a tile have a digit.
+
+    Each thread counts for itself: one count that all of them raise would make them wait in turn.
+    """
+    own = shared.array(DIGITS * block, int32)
     found = shared.array(DIGITS, int32)
     t = threadIdx.x
     tiles = counts.shape[2]
     row = blockIdx.x // tiles
     tile = blockIdx.x % tiles
+    for d in range(DIGITS):
+        own[d * block + t] = 0
     if t < DIGITS:
         found[t] = 0
-    syncthreads()
     for k in range(items):
         i = (tile * items + k) * block + t
         if i < keys.shape[1]:
-            atomic.add(found, int32((keys[row, i] >> uint32(shift)) & uint32(15)), 1)
+            own[int32((keys[row, i] >> uint32(shift)) & uint32(15)) * block + t] += 1
+    syncthreads()
+    total = int32(0)
+    for k in range(DIGITS):  # a thread's part lies within a digit
+        total += own[t * DIGITS + (k + t) % DIGITS]
+    atomic.add(found, t * DIGITS // block, total)
     syncthreads()
     if t < DIGITS:
         counts[row, t, tile] = found[t]
+
+
+@jit
+def padded(i):
+    """A place in shared memory such that threads 16 apart do not meet in a bank."""
+    return i + i // DIGITS
 
 
 @jit(wraparound=False)
@@ -126,29 +153,42 @@ def move_digits(keys, order, starts, new_keys, new_order, shift, block: constexp
                 items: constexpr):  # fmt: skip
     """Put the elements in the order of a digit; starts[row, digit, tile]: where the first goes.
 
-    places[digit * block + t]: of the elements of the tile in that order, which is the next one of
-    thread t with the digit. In this order the tile is put together, and then written out.
+    places[padded(digit * block + t)] is the place in the tile, in that order, of the next element
+    of thread t with the digit. So the tile is put together in order, and then written out.
     """
-    places = shared.array(DIGITS * block, int32)
+    places = shared.array((DIGITS + 1) * block, int32)
     totals = shared.array((2, block), int32)
     first = shared.array(DIGITS, int32)
     tile_keys = shared.array(block * items, uint32)
     tile_order = shared.array(block * items, int32)
+    own_keys = local.array(items, uint32)
+    own_order = local.array(items, int32)
     t = threadIdx.x
     tiles = starts.shape[2]
     row = blockIdx.x // tiles
     tile = blockIdx.x % tiles
     begin = tile * block * items
     for d in range(DIGITS):
-        places[d * block + t] = 0
+        places[padded(d * block + t)] = 0
     for k in range(items):
-        i = begin + t * items + k
-        if i < keys.shape[1]:
-            places[int32((keys[row, i] >> uint32(shift)) & uint32(15)) * block + t] += 1
+        place = k * block + t
+        if begin + place < keys.shape[1]:
+            tile_keys[place] = keys[row, begin + place]
+            tile_order[place] = order[row, begin + place]
+    syncthreads()
+    for k in unroll(range(items)):
+        place = t * items + k
+        own_keys[k] = 0
+        own_order[k] = 0
+        if begin + place < keys.shape[1]:
+            own_keys[k] = tile_keys[place]
+            own_order[k] = tile_order[place]
+            digit = int32((own_keys[k] >> uint32(shift)) & uint32(15))
+            places[padded(digit * block + t)] += 1
     syncthreads()
     total = int32(0)
     for k in range(DIGITS):
-        total += places[t * DIGITS + k]
+        total += places[padded(t * DIGITS + k)]
     totals[0, t] = total
     syncthreads()
     source = 0
@@ -163,21 +203,21 @@ def move_digits(keys, order, starts, new_keys, new_order, shift, block: constexp
         syncthreads()
     total = totals[source, t - 1] if t > 0 else int32(0)
     for k in range(DIGITS):
-        count = places[t * DIGITS + k]
-        places[t * DIGITS + k] = total
+        count = places[padded(t * DIGITS + k)]
+        places[padded(t * DIGITS + k)] = total
         total += count
     syncthreads()
     if t < DIGITS:
-        first[t] = places[t * block]
+        first[t] = places[padded(t * block)]
     syncthreads()
-    for k in range(items):
-        i = begin + t * items + k
-        if i < keys.shape[1]:
-            at = int32((keys[row, i] >> uint32(shift)) & uint32(15)) * block + t
+    for k in unroll(range(items)):
+        if begin + t * items + k < keys.shape[1]:
+            digit = int32((own_keys[k] >> uint32(shift)) & uint32(15))
+            at = padded(digit * block + t)
             place = places[at]
             places[at] = place + 1
-            tile_keys[place] = keys[row, i]
-            tile_order[place] = order[row, i]
+            tile_keys[place] = own_keys[k]
+            tile_order[place] = own_order[k]
     syncthreads()
     for k in range(items):
         place = k * block + t
@@ -190,8 +230,14 @@ def move_digits(keys, order, starts, new_keys, new_order, shift, block: constexp
 
 
 def tile_shape(device: str) -> tuple[int, int]:
-    """(threads, elements of each): what a tile needs fits 16 KiB of shared memory."""
-    return (16, 2) if device == "sim" else (128, 4)
+    """(threads, elements of each) of a tile, in what a device has of shared memory.
+
+    An odd number of elements parts the banks of shared memory.
+    """
+    if device == "sim":
+        return 16, 3
+    most = backends.get(device).target(device).get("max_shared", 32768)
+    return 128, 15 if most >= 32768 else 5
 
 
 def argsort(x: Any, dtype: DType, descending: bool, device: str, name: str) -> Any:
