@@ -501,6 +501,7 @@ class Function:
     arrays      shared, local and const roots.
     block       (x, y, z) when specialised on the launch's block, else None.
     lanes       elements along x that a thread does; the grid is that much shorter than the user's.
+    schedule    of a kernel in phases: which of them the host launches (see `jit.rounds`).
     """
 
     name: str
@@ -516,6 +517,7 @@ class Function:
     check: bool = False
     lanes: int = 1
     place: Place = NOWHERE
+    schedule: Body = ()
 
     def __str__(self) -> str:
         from ruda.jit.dump import dump

@@ -7,7 +7,7 @@ import math
 import os
 import platform
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,7 @@ class CpuBackend(HostMemory):
 
     def emit(self, function: Function, target: Mapping[str, Any]) -> Source:
         """IR -> Python text, pure."""
-        from ruda.jit import emit_python, passes
+        from ruda.jit import emit_python, passes, rounds
         from ruda.jit.passes.flatten import flat_axis, is_flat
         from ruda.jit.passes.indices import simplify
         from ruda.jit.passes.phases import hidden
@@ -81,7 +81,10 @@ class CpuBackend(HostMemory):
         }
         found = hidden(lowered)
         if found is not None:
-            options |= {"phases": found.phases, "kept": [d.itemsize for d in found.kept]}
+            kept = [d.itemsize for d in found.kept]
+            options |= {
+                "phases": rounds.pack(found.schedule), "rounds": list(found.rounds), "kept": kept,
+            }  # fmt: skip
         return emit_python.emit(lowered, options, sites)
 
     def compile(self, source: Source, target: Mapping[str, Any]) -> Binary:
@@ -220,16 +223,21 @@ def _general(module: Module, launch: Launch, rows: Sequence[Any]) -> Callable[..
     metadata = module.metadata
     items, grain, name = count_items(metadata, launch), chunk(metadata), metadata["name"]
     sites = reports.unpack_sites(metadata["sites"])
-    phases: int = metadata.get("phases", 1)
+    schedule: Any = None
+    if "phases" in metadata:
+        from ruda.jit import rounds
+
+        schedule = rounds.unpack(metadata["phases"])
     threads = math.prod(launch.grid) * math.prod(launch.block)
 
     def run(*arguments: Any) -> None:
         block = pack(rows, launch, arguments, name, metadata["parameters"])
         phase = block.size
         kept = [np.empty(threads * size, np.uint8) for size in metadata.get("kept", ())]
-        if phases > 1:
+        if schedule is not None:
             slots = [w for k in kept for w in (k.ctypes.data, threads, 0)]
-            block = np.concatenate([block, np.array([0, *slots], np.int64)])
+            first = [0] * (1 + len(metadata["rounds"]))
+            block = np.concatenate([block, np.array([*first, *slots], np.int64)])
         try:
             words = reports.buffer(settings.report_bytes, sites) if sites else None
         except (MemoryError, ValueError):
@@ -239,15 +247,37 @@ def _general(module: Module, launch: Launch, rows: Sequence[Any]) -> Callable[..
             ) from None
         if words is not None:
             block[cpu_launcher.REPORT] = words.ctypes.data
-        for number in range(phases):
-            if phases > 1:
-                block[phase] = number
+        numbers: Iterable[tuple[int, list[int]]] = ((0, []),)
+        if schedule is not None:
+            scalars = known_scalars(metadata, launch, arguments)
+            numbers = rounds.phases(schedule, metadata["rounds"], scalars)
+        for number, values in numbers:
+            if schedule is not None:
+                block[phase : phase + 1 + len(values)] = [number, *values]
             workers = cpu_pool.thread_count()
             cpu_pool.run(module.address, block.ctypes.data, items, grain, workers)
         if words is not None and words[0]:
             reports.tell(words, sites, launch, name, module.warned)
 
     return run
+
+
+def known_scalars(
+    metadata: Mapping[str, Any], launch: Launch, arguments: Sequence[Any]
+) -> dict[str, Any]:
+    """What a schedule of phases may read, by name."""
+    from ruda.dtypes import as_dtype
+    from ruda.jit import intrinsics, rounds
+
+    shapes, out = {}, {}
+    for value, (kind, *rest) in zip(arguments, metadata["parameters"], strict=True):
+        if kind == "array":
+            shapes[rest[-1]] = value.shape
+        else:
+            dtype = {"weak_int": "int64", "weak_float": "float64"}.get(rest[0], rest[0])
+            out[rest[-1]] = intrinsics.convert(value, as_dtype(dtype))
+    sizes = rounds.launch_scalars(launch.grid, launch.block, launch.shared_bytes, shapes)
+    return out | sizes
 
 
 def suit(arguments: Sequence[Any], rows: Sequence[Any]) -> bool:

@@ -11,7 +11,7 @@ import math
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -283,7 +283,29 @@ def kept_arrays(module: Module, launch: Launch) -> list[Any]:
         DeviceArray.allocate(BACKEND, module.device, threads, dtype.numpy)
         for dtype in module.phases.kept
     ]
-    return [0, *arrays]
+    return [0, *(0 for _ in module.phases.rounds), *arrays]
+
+
+def phases_of(
+    module: Module, launch: Launch, arguments: Sequence[Any], scalars: Mapping[str, Any]
+) -> Iterator[dict[str, int]]:
+    """The phases of a launch, one after another, as the hidden scalars that name them."""
+    if module.phases is None:
+        yield {"phase?": 0}
+        return
+    from ruda.jit import rounds
+
+    schedule, names = module.phases.schedule, module.phases.rounds
+    shapes = {p.name: arguments[k].shape for k, p in module.arrays}
+    sizes = rounds.launch_scalars(launch.grid, launch.block, launch.shared_bytes, shapes)
+    for phase, values in rounds.phases(schedule, names, {**scalars, **sizes}):
+        far = next((v for v in values if not -(1 << 31) <= v < 1 << 31), None)
+        if far is not None:
+            raise LaunchValueError(
+                f"`{module.function.name}`: a loop around a barrier of the grid comes to {far}; "
+                "on WebGPU its variable has 32 bits"
+            )
+        yield {"phase?": phase, **dict(zip(names, values, strict=True))}
 
 
 # ---- running -------------------------------------------------------------------------------------
@@ -331,9 +353,9 @@ def execute(module: Module, launch: Launch, arguments: Sequence[Any]) -> Plan | 
             report = queue.allocate(words.nbytes)
             queue.fill(report, words.view(np.uint8))
         group = bind(form, queue, groups, report, form.pack.size)
-        for phase in range(1 if module.phases is None else module.phases.phases):
+        for hidden in phases_of(module, launch, arguments, scalars):
             number_of_ours = queue.number_of(name)
-            scalars |= {"phase?": phase, "kernel?": number_of_ours, "threads?": threads}
+            scalars |= {**hidden, "kernel?": number_of_ours, "threads?": threads}
             block = form.pack.pack(
                 *block_values(options["parameters"], launch, arguments, scalars, groups, number)
             )
