@@ -576,6 +576,7 @@ def test_closures_are_seen(device):
 def test_a_function_that_takes_the_place_of_a_dead_one_is_another(device, monkeypatch):
     """Addresses are used again; what a kernel captured must not be told by its address."""
     module = sys.modules[__name__]
+    gc.freeze()  # what other tests left need not be looked through 20 times
     for k in range(20):
         space = {}
         source = f"def made(x):\n    return {k} + x\n"
@@ -590,6 +591,7 @@ def test_a_function_that_takes_the_place_of_a_dead_one_is_another(device, monkey
         linecache.cache.pop(name)
         monkeypatch.setattr(module, "chosen", None)
         gc.collect()
+    gc.unfreeze()
 
 
 def test_variants_for_captured_values_are_bounded(monkeypatch):

@@ -116,7 +116,7 @@ def test_a_report_buffer_that_no_memory_holds_is_refused():
     ("variable", "text", "message"),
     [
         ("RUDA_DEBUG", "lots", "RUDA_DEBUG='lots': expected an integer"),
-        ("RUDA_NUM_THREADS", "-1", "num_threads=-1: expected a number from 0"),
+        ("RUDA_NUM_THREADS", "-1", "RUDA_NUM_THREADS=-1: expected a number from 0"),
         ("RUDA_REPORT_BYTES", str(2**63), "expected a number from 0"),
         ("RUDA_CHECK", "perhaps", "RUDA_CHECK='perhaps': expected 0 or 1"),
         ("RUDA_SIM_ORDER", "down", "expected one of ascending, random"),

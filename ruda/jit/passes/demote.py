@@ -29,7 +29,7 @@ def narrower(dtype: DType) -> DType:
     """The dtype that is computed with.
 
     >>> narrower(dtypes.float64), narrower(dtypes.int64)
-    (float32, int64)
+    (ruda.float32, ruda.int64)
     """
     return NARROWER.get(dtype.name, dtype)
 
