@@ -18,6 +18,15 @@ def test_every_device_makes_the_same_pictures(device, step):
     assert np.max(np.abs(out - step.reference(image))) < 2e-6
 
 
+def test_every_device_of_this_machine_takes_part(capsys, monkeypatch):
+    monkeypatch.setattr(demo, "photograph", lambda photo: np.full((80, 90), 0.5, np.float32))
+    assert demo.main(small=True, output="") == 0
+    shown = capsys.readouterr().out
+    assert "refused" not in shown
+    for device in ruda.devices():
+        assert shown.count(f"{device.name} ") == len(demo.STEPS), shown
+
+
 @ruda.jit
 def compared(x, out):
     t = ruda.threadIdx.x
