@@ -1,0 +1,611 @@
+"""One loop of a kernel -> instructions of the vector unit: its rounds become lanes of a tile.
+
+The loop's body is run symbolically. A value is the same for all rounds (`Uniform`, computed by the
+scalar unit), counts with them (`Steps`), or lies in the unified buffer with one element a round
+(`Lanes`). Loads and stores of neighbours become copies, a branch that rounds take differently
+becomes compare and select, sums and extremes become reductions. What does not fit raises `Refused`
+with the reason, and the loop stays one of the scalar unit.
+
+Here the order of instructions is fixed, and what each reads and writes; `buffers` gives them
+places, `tiles` barriers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ruda.backends.ascend.vector.axis import Axis
+from ruda.backends.ascend.vector.program import (
+    CopyIn,
+    CopyOut,
+    Instruction,
+    Lanes,
+    Line,
+    Nest,
+    Program,
+    Refused,
+    Register,
+    Steps,
+    Uniform,
+    Value,
+    all_items,
+    moved,
+    uses,
+)
+from ruda.backends.ascend.vector.tables import BYTES, FLOATS, HELD, INTEGERS, MEMORY, ORDER, SUMS
+from ruda.errors import Place
+from ruda.jit import ir
+from ruda.jit.emit_python import bare
+from ruda.jit.ir import (
+    And,
+    Array,
+    Assign,
+    Bitcast,
+    Body,
+    Cast,
+    Const,
+    Expr,
+    Extent,
+    For,
+    If,
+    Load,
+    Op,
+    Or,
+    Read,
+    Select,
+    Statement,
+    Store,
+    Variable,
+)
+
+if TYPE_CHECKING:
+    from ruda.backends.ascend.tiling import VectorEmitter
+
+
+class Translator(Axis):
+    """Runs the body of one loop symbolically; `run` gives its program."""
+
+    def __init__(self, emitter: VectorEmitter, loop: For, parallel: bool, at: str) -> None:
+        super().__init__(loop)
+        self.emitter, self.parallel, self.at = emitter, parallel, at
+        self.mask: Lanes | None = None
+        self.values: dict[Variable, Value] = {}
+        self.known: dict[Any, Value] = {}  # element -> its value now
+        self.stores: dict[Any, tuple[Array, str, Place]] = {}  # what the block has to copy out
+        self.depth = 0
+        self.varying = self.find_varying()
+        self.reductions = self.find_reductions()
+        self.stored = {
+            s.array.name for s in ir.statements(loop.body) if isinstance(s, (Store, ir.Atomic))
+        }
+        self.keys: dict[str, set[Any]] = {}
+        self.stored_before: dict[str, Any] = {}
+
+    def run(self) -> Program:
+        s = self.loop
+        if not (isinstance(s.step, Const) and s.step.value == 1):
+            raise self.refuse("the loop does not go up by one")
+        for inner in ir.statements(s.body):
+            if not isinstance(inner, (Assign, Store, If, For, ir.Atomic, ir.Breakpoint)):
+                self.place = inner.place
+                name = type(inner).__name__.lower()
+                raise self.refuse(f"there is a {name} statement in it")
+        self.carried()
+        self.block(s.body)
+        self.flush()
+        if not any(isinstance(i, (CopyIn, CopyOut, Instruction)) for i in all_items(self.items)):
+            raise self.refuse("it has nothing for the vector unit")
+        loops = {s.variable for s in ir.statements(s.body) if isinstance(s, For)}
+        scalars = self.assigned - self.varying - set(self.reductions) - loops
+        return Program(self.items, self.checks, self.padded, self.counts is not None,
+                       self.reduces, self.local, self.wide,
+                       sorted(scalars, key=lambda v: v.name))  # fmt: skip
+
+    # ---- what differs between lanes
+
+    def find_varying(self) -> set[Variable]:
+        found = {self.loop.variable}
+
+        def visit(body: Body, varies: bool) -> None:
+            for s in body:
+                match s:
+                    case Assign(variable, value):
+                        if varies or self.differs(value, found):
+                            found.add(variable)
+                    case If(condition, then, otherwise):
+                        inner = varies or self.differs(condition, found)
+                        visit(then, inner)
+                        visit(otherwise, inner)
+                    case For():
+                        if any(self.differs(e, found) for e in (s.start, s.stop, s.step)):
+                            raise Refused("a loop in it has other bounds in each round", s.place)
+                        if varies:
+                            raise Refused("a loop in it runs in some rounds only", s.place)
+                        visit(s.body, varies)
+
+        size = -1
+        while len(found) != size:
+            size = len(found)
+            visit(self.loop.body, False)
+        return found
+
+    def differs(self, e: Expr, varying: set[Variable] | None = None) -> bool:
+        found = self.varying if varying is None else varying
+        return any(isinstance(x, Read) and x.variable in found for x in ir.walk(e))
+
+    def carried(self) -> None:
+        """Nothing may go from round to round, or out of the loop, but sums and extremes."""
+        from ruda.jit.passes.exposure import exposed
+
+        carried = (exposed(self.loop.body) & self.assigned) - set(self.reductions)
+        if carried:
+            names = ", ".join(f"`{v.name}`" for v in sorted(carried, key=lambda v: v.name))
+            raise self.refuse(f"{names} goes from one round to the next")
+        outside = self.emitter.reads_outside(self.loop, self.parallel)
+        for v in self.assigned - set(self.reductions) - {self.loop.variable}:
+            if v in outside:
+                raise self.refuse(f"`{v.name}` is read after the loop")
+
+    def find_reductions(self) -> dict[Variable, tuple[str, Expr]]:
+        """Variables that are only added to, or the extreme of what was seen."""
+        if self.parallel:
+            return {}
+        reads: dict[Variable, int] = {}
+        for e in ir.all_expressions(self.loop.body):
+            if isinstance(e, Read):
+                reads[e.variable] = reads.get(e.variable, 0) + 1
+        writes: dict[Variable, int] = {}
+        for s in ir.statements(self.loop.body):
+            for v in ir.written(s):
+                writes[v] = writes.get(v, 0) + 1
+        found = {}
+        for s in ir.statements(self.loop.body):
+            match s:
+                case Assign(v, Op(name, (Read(a), e))) | Assign(v, Op(name, (e, Read(a)))) if (
+                    v == a and name in SUMS and reads[v] == 1 and writes[v] == 1
+                    and v in self.varying
+                ):  # fmt: skip
+                    if name == "add" and not self.emitter.function.contract:
+                        continue  # the order of a sum is the user's
+                    if v.dtype.short == "f32":
+                        found[v] = (name, e)
+        return found
+
+    # ---- expressions
+
+    def value(self, e: Expr) -> Value:
+        if not self.differs(e):
+            if self.mask is not None and any(isinstance(x, Load) for x in ir.walk(e)):
+                raise self.refuse("an element is loaded in some rounds only")
+            self.watch(e)
+            term = self.emitter.expression(e)
+            return Uniform(term.text, term.kind)
+        match e:
+            case Read(variable):
+                return self.read(variable)
+            case Op(name, operands):
+                return self.operation(e, name, operands)
+            case Cast(value, dtype):
+                return self.cast(self.value(value), value.dtype, dtype)
+            case Bitcast(value, dtype):
+                return self.bitcast(self.value(value), dtype)
+            case Select(condition, then, otherwise):
+                c, a, b = (self.value(x) for x in (condition, then, otherwise))
+                return self.select(c, a, b, self.kind(e.dtype))
+            case And(left, right) | Or(left, right):
+                return self.lazy(e, left, right)
+            case Load():
+                return self.load(e)
+        raise self.refuse(f"the vector unit has no {type(e).__name__.lower()}")
+
+    def watch(self, e: Expr) -> None:
+        """Loads that are the same in all lanes must not see what the loop stores."""
+        for x in ir.walk(e):
+            if isinstance(x, Load) and x.array.name in self.stored:
+                raise self.refuse(f"`{x.array.name}` is stored to and read at one place by all")
+            if isinstance(x, Load) and x.array.name in self.emitter.local_tensors:
+                self.local = True
+
+    def read(self, v: Variable) -> Value:
+        if v == self.loop.variable:
+            return Steps(self.at, 1, "i64", Read(v))
+        if v not in self.values:
+            raise self.refuse(f"`{v.name}` has no value yet in every round")
+        return self.values[v]
+
+    def operation(self, e: Op, name: str, operands: Sequence[Expr]) -> Value:
+        dtype = operands[0].dtype
+        kind = self.kind(dtype)
+        if name == "uniform":
+            return self.value(operands[0])
+        values = [self.value(o) for o in operands]
+        if name == "wrap":
+            return self.wrapped(values, operands)
+        if name == "within":
+            return values[0]
+        if dtype.name == "index" or kind == "i64":
+            return self.counting(e, name, values, dtype)
+        if kind in INTEGERS and any(isinstance(v, Steps) for v in values) and name in (
+            "add", "sub", "mul"
+        ):  # fmt: skip
+            found = self.stepped(e, name, values, kind)
+            if found is not None:
+                return found
+        if name in ORDER:
+            return self.comparison(name, values, kind)
+        if kind == "bool":
+            return self.of_masks(name, values)
+        if kind in FLOATS:
+            return self.floating(name, values, kind)
+        if kind in INTEGERS:
+            return self.integer(name, values, kind, operands)
+        raise self.refuse(f"dav-2201 has no vector arithmetic on {dtype.name}")
+
+    def lazy(self, e: And | Or, left: Expr, right: Expr) -> Value:
+        a = self.value(left)
+        if any(isinstance(x, Load) for x in ir.walk(right)):
+            mask = self.in_lanes(a, "bool")
+            with_mask = mask if isinstance(e, And) else self.logic("Not", mask)
+            before = self.mask
+            self.mask = with_mask if before is None else self.logic("And", before, with_mask)
+            b = self.value(right)
+            self.mask = before
+        else:
+            b = self.value(right)
+        return self.of_masks("and" if isinstance(e, And) else "or", [a, b])
+
+    # ---- memory
+
+    def element(self, a: Array, indices: Sequence[Expr]) -> tuple[Any, str, list[Value]]:
+        """What names the elements, the index of the first lane, and the values of the indices."""
+        values = [self.value(i) for i in indices]
+        if self.emitter.by_bytes(a):
+            raise self.refuse(f"`{a.name}` has strides, or elements by bytes")
+        texts = []
+        for axis, v in enumerate(values):
+            if isinstance(v, Lanes):
+                raise self.refuse(f"`{a.name}` is not visited in order")
+            if isinstance(v, Steps):
+                if axis < a.ndim - 1:
+                    raise self.refuse(f"the elements of `{a.name}` are not neighbours")
+                if v.step != 1:
+                    raise self.refuse(f"`{a.name}` is visited in steps of {v.step}")
+                texts.append(v.base)
+            else:
+                texts.append(v.text)
+        if not any(isinstance(v, Steps) for v in values):
+            raise self.refuse(f"all rounds go to one element of `{a.name}`")
+        return (a.name, tuple(texts)), bare(self.emitter.linear(a, texts)), values
+
+    def here(self, a: Array, values: Sequence[Value], indices: Sequence[Expr]) -> None:
+        """A condition that every lane's element exists, where not every lane visits it."""
+        for axis, (v, node) in enumerate(zip(values, indices, strict=True)):
+            extent = self.emitter.extent(a, axis)
+            if isinstance(v, Steps):
+                self.check(f"ruda::inside({bare(v.base)}, count, {extent})", v.node)
+            else:
+                assert isinstance(v, Uniform)
+                self.check(f"ruda::inside({bare(v.text)}, 1, {extent})", node)
+
+    def load(self, e: Load) -> Value:
+        if e.field is not None:
+            raise self.refuse("elements are records")
+        a = e.array
+        if a.space == "local" and a.name not in self.emitter.local_tensors:
+            raise self.refuse(f"`{a.name}` is private to a round")
+        if not self.differs(Load(a, e.indices)):
+            raise AssertionError
+        key, index, values = self.element(a, e.indices)
+        self.meet(a, key, False)
+        if key in self.known:
+            return self.known[key]
+        if self.mask is not None:
+            self.here(a, values, e.indices)
+        found = self.fetch(a, index, self.kind(e.dtype), values)
+        self.known[key] = found
+        return found
+
+    def meet(self, a: Array, key: Any, store: bool) -> None:
+        """Different elements of one array, one of them stored: then the order matters."""
+        keys = self.keys.setdefault(a.name, set())
+        keys.add(key)
+        if a.name in self.stored and len(keys) > 1 and not self.parallel:
+            raise self.refuse(f"`{a.name}` is stored to and read at different places")
+        before = self.stored_before.get(a.name)
+        if before is not None and before != key:
+            raise self.refuse(f"`{a.name}` is stored to, then visited at another place")
+        if store:
+            self.stored_before[a.name] = key
+
+    def fetch(self, a: Array, index: str, kind: str, values: Sequence[Value]) -> Value:
+        if kind not in MEMORY:
+            raise self.refuse(f"dav-2201 has no vectors of {a.dtype}")
+        memory = MEMORY[kind]
+        if a.name in self.emitter.local_tensors:
+            raw = self.fetch_local(a, index, memory)
+        else:
+            raw = Register(memory)
+            tensor = self.emitter.tensor_of(a, memory)
+            self.emit(CopyIn(raw, a, tensor, index))
+        return self.widened(raw, kind)
+
+    def fetch_local(self, a: Array, index: str, memory: str) -> Register:
+        """Elements of an array of the block: they are where instructions want them."""
+        self.aligned(a, index, memory)
+        raw = Register(memory)
+        tensor = self.emitter.local_tensor(a, memory)
+        if BYTES[memory] == 1:
+            raise self.refuse(f"`{a.name}` of the block has elements of one byte")
+        self.emit(Instruction(f"ruda::take({{d}}, {tensor}[{index}], count, {{n}});", raw, ()))
+        return raw
+
+    def aligned(self, a: Array, index: str, memory: str) -> None:
+        self.local = True
+        names = set(re.findall(r"[A-Za-z_]\w*", index))
+        bound = {self.emitter.names.get(v.name) for v in self.assigned - {self.loop.variable}}
+        if names & bound:
+            raise self.refuse(f"where `{a.name}` is visited changes within the tile")
+        elements = 32 // BYTES[memory]
+        check = f"({index}) % {elements} == 0"
+        if check not in self.checks:
+            self.checks.append(check)
+
+    # ---- statements
+
+    def block(self, body: Body) -> None:
+        for s in body:
+            if s.place.line:
+                self.place = s.place
+            self.statement(s)
+
+    def statement(self, s: Statement) -> None:
+        match s:
+            case Assign(variable, value):
+                self.assign(variable, value)
+            case Store():
+                self.store(s)
+            case If(condition, then, otherwise):
+                if self.differs(condition):
+                    self.branch(condition, then, otherwise)
+                else:
+                    self.uniform_branch(s)
+            case For():
+                self.uniform_loop(s)
+            case ir.Atomic():
+                self.atomic(s)
+            case ir.Breakpoint():
+                pass
+
+    def assign(self, v: Variable, value: Expr) -> None:
+        if v in self.reductions:
+            return self.reduce(v, *self.reductions[v])
+        if v not in self.varying:
+            self.watch(value)
+            text = bare(self.emitter.text(value))
+            return self.emit(Line(self.emitter.scalar_assignment(v, text)))
+        found = self.value(value)
+        kind = self.kind(v.dtype)
+        if self.mask is not None and v in self.values:
+            old = self.values[v]
+            found = self.select(self.mask, found, old, kind)
+        elif isinstance(found, Uniform):
+            found = self.in_lanes(found, kind if v.dtype.name != "index" else "i64")
+        self.values[v] = found
+
+    def store(self, s: Store) -> None:
+        if s.field is not None:
+            raise self.refuse("elements are records")
+        a = s.array
+        if a.space == "local" and a.name not in self.emitter.local_tensors:
+            raise self.refuse(f"`{a.name}` is private to a round")
+        kind = self.kind(s.value.dtype)
+        found = self.value(s.value)
+        if not any(self.differs(i) for i in s.indices):
+            raise self.refuse(f"all rounds store to one element of `{a.name}`")
+        key, index, values = self.element(a, s.indices)
+        self.meet(a, key, True)
+        exact = "index" if isinstance(found, Steps) and kind == "i64" else kind
+        lanes = self.in_lanes(found, exact)
+        if exact == "index" or lanes.kind == "index":
+            if kind != "i64":
+                raise self.refuse("an index is stored")
+            lanes = self.cast_as(Lanes(lanes.register, "i32"), "i64", "NONE")
+        if kind not in MEMORY:
+            raise self.refuse(f"dav-2201 has no vectors of {a.dtype}")
+        if self.mask is not None:
+            lanes = self.kept(a, key, index, values, s, lanes, kind)
+        if lanes.register.fixed:  # the variable may change before it is copied out
+            lanes = Lanes(self.copy(lanes), lanes.kind)
+        self.known[key] = lanes
+        self.stores[key] = (a, index, self.place)
+
+    def kept(
+        self, a: Array, key: Any, index: str, values: Sequence[Value], s: Store, new: Lanes,
+        kind: str,
+    ) -> Lanes:  # fmt: skip
+        """A store in some lanes: the others get what is there."""
+        old = self.known.get(key)
+        if old is None:
+            if a.name not in self.emitter.local_tensors and not self.emitter.owned(
+                self.loop, s.indices
+            ):
+                raise self.refuse(f"`{a.name}` is stored to in some rounds only")
+            self.here(a, values, s.indices)
+            old = self.fetch(a, index, kind, values)
+        assert self.mask is not None
+        return self.lanes(self.select(self.mask, new, old, kind))
+
+    def flush(self, before: set[Any] = frozenset()) -> None:  # type: ignore[assignment]
+        """Copy out what the block stored."""
+        for key, (a, index, place) in list(self.stores.items()):
+            if key in before:
+                continue
+            self.place = place
+            kind = self.kind(a.dtype)  # type: ignore[arg-type]
+            lanes = self.known[key]
+            assert isinstance(lanes, Lanes)
+            register = self.packed(lanes, kind)
+            memory = MEMORY[kind]
+            if a.name in self.emitter.local_tensors:
+                self.aligned(a, index, memory)
+                if BYTES[memory] == 1:
+                    raise self.refuse(f"`{a.name}` of the block has elements of one byte")
+                tensor = self.emitter.local_tensor(a, memory)
+                text = moved(memory, f"{tensor}[{index}]", "{0}")
+                self.emit(Instruction(text, None, (register,), exact=True))
+            else:
+                self.emit(CopyOut(register, a, self.emitter.tensor_of(a, memory), index))
+            del self.stores[key]
+
+    def reduce(self, v: Variable, name: str, e: Expr) -> None:
+        kind = self.kind(v.dtype)
+        if self.depth:
+            raise self.refuse("a reduction in a loop within the loop")
+        x = self.in_lanes(self.value(e), kind)
+        if self.mask is not None:
+            none = {"add": "0.0f", "max": "-ruda::bits<float>(0x7f800000u)",
+                    "min": "ruda::bits<float>(0x7f800000u)"}[name]  # fmt: skip
+            x = self.lanes(self.select(self.mask, x, Uniform(none, "f32"), kind))
+        self.reduces = True
+        result = Register("float", tensor="result")
+        self.emit(Instruction(f"{SUMS[name]}({{d}}, {{0}}, work, {{n}});", result, (x.register,),
+                              exact=True, in_place=False))  # fmt: skip
+        self.emit(Line("SetFlag<HardEvent::V_S>(EVENT_ID0);"))
+        self.emit(Line("WaitFlag<HardEvent::V_S>(EVENT_ID0);"))
+        mine, one = self.emitter.name(v.name), "result.GetValue(0)"
+        both = self.emitter.operation_text(name, v.dtype, mine, one)
+        self.emit(Line(f"{mine} = {bare(both)};"))
+        self.emit(Line("SetFlag<HardEvent::S_V>(EVENT_ID0);"))
+        self.emit(Line("WaitFlag<HardEvent::S_V>(EVENT_ID0);"))
+
+    def atomic(self, s: ir.Atomic) -> None:
+        raise self.refuse("an atomic operation in it goes element by element")
+
+    # ---- branches that differ between lanes
+
+    def branch(self, condition: Expr, then: Body, otherwise: Body) -> None:
+        test = self.in_lanes(self.value(condition), "bool")
+        before = self.mask
+        self.mask = test if before is None else self.logic("And", before, test)
+        self.arm(then, test, otherwise, before)
+
+    def arm(self, then: Body, test: Lanes, otherwise: Body, before: Lanes | None) -> None:
+        self.block(then)
+        if otherwise:
+            no = self.logic("Not", test)
+            self.mask = no if before is None else self.logic("And", before, no)
+            self.block(otherwise)
+        self.mask = before
+
+    # ---- control flow of the scalar unit around instructions
+
+    def uniform_branch(self, s: If) -> None:
+        self.watch(s.condition)
+        text = bare(self.emitter.text(s.condition))
+        homes = self.homes((*s.then, *s.otherwise), new=True)
+        arms = [self.nested(body, homes) for body in (s.then, s.otherwise)]
+        self.emit(Nest(f"if ({text}) {{", arms[0], arms[1] if s.otherwise else None))
+
+    def uniform_loop(self, s: For) -> None:
+        if not (isinstance(s.step, Const) and s.step.value == 1):
+            raise self.refuse("a loop in it does not go up by one")
+        for e in (s.start, s.stop):
+            self.watch(e)
+        name = self.emitter.name(s.variable.name)
+        start, stop = (bare(self.emitter.text(e)) for e in (s.start, s.stop))
+        held = self.emitter.held(s.variable.dtype)
+        if not isinstance(s.stop, (Const, Extent)):  # the body may change what it is made of
+            end = self.emitter.own("end")
+            self.emit(Line(f"const {held} {end} = {stop};"))
+            stop = end
+        homes = self.homes(s.body)
+        items = self.nested(s.body, homes)
+        head = f"for ({held} {name} = {start}; {name} < {stop}; ++{name}) {{"
+        self.emit(Nest(head, items))
+
+    def homes(self, body: Body, new: bool = False) -> dict[Variable, Register]:
+        """A place for each vector that a nested body changes; `new`: or that begins there."""
+        homes: dict[Variable, Register] = {}
+        written = {v for s in ir.statements(body) for v in ir.written(s)} & self.varying
+        for v in sorted(written, key=lambda v: v.name):
+            value = self.values.get(v)
+            kind = self.kind(v.dtype)
+            if value is None:
+                if new and kind in HELD and kind != "i64":
+                    homes[v] = Register(HELD[kind], kind == "bool", fixed=True)
+                    self.values[v] = Lanes(homes[v], kind)
+                continue
+            if isinstance(value, Steps):
+                raise self.refuse(f"`{v.name}` counts, and is changed in a loop")
+            lanes = self.in_lanes(value, kind)
+            home = Register(lanes.register.type, lanes.register.mask, fixed=True)
+            last = self.items[-1] if self.items else None
+            if (
+                isinstance(value, Lanes) and isinstance(last, Instruction)
+                and last.target is lanes.register and not self.used_elsewhere(lanes.register, v)
+            ):  # fmt: skip
+                last.target = home
+            else:
+                self.copy(lanes, home)
+            homes[v] = home
+            self.values[v] = Lanes(home, lanes.kind)
+        return homes
+
+    def used_elsewhere(self, r: Register, v: Variable) -> bool:
+        others = [x for k, x in self.values.items() if k != v]
+        return any(isinstance(x, Lanes) and x.register is r
+                   for x in (*others, *self.known.values()))  # fmt: skip
+
+    def nested(self, body: Body, homes: dict[Variable, Register]) -> list[Any]:
+        outer, known, stores = self.items, dict(self.known), set(self.stores)
+        mine = {k: v for k, v in known.items() if k[0] not in self.stored}
+        values = dict(self.values)
+        self.items, self.known = [], dict(mine)
+        self.depth += 1
+        place = self.place
+        self.block(body)
+        if set(self.stores) & stores and any(self.known.get(k) is not known.get(k) for k in stores):
+            raise self.refuse("an element is stored to in a loop, and outside of it")
+        self.flush(stores)
+        places = {*homes.values()}
+        for v, home in homes.items():  # what lies in another variable's place, before it is changed
+            value = self.values[v]
+            if isinstance(value, Lanes) and value.register in places - {home}:
+                self.values[v] = Lanes(self.copy(value), value.kind)
+        for v, home in homes.items():
+            value = self.values[v]
+            lanes = self.in_lanes(value, self.kind(v.dtype))
+            if lanes.register is home:
+                continue
+            if not self.redirected(lanes.register, home, v):
+                self.copy(lanes, home)
+        self.place = place
+        self.depth -= 1
+        items, self.items, self.known = self.items, outer, known
+        if any(k[0] in self.stored_here(items) for k in self.known):
+            self.known = {k: v for k, v in known.items()
+                          if k[0] not in self.stored_here(items) or k in self.stores}  # fmt: skip
+        self.values = values
+        return items
+
+    def stored_here(self, items: list[Any]) -> set[str]:
+        return {i.array.name for i in all_items(items) if isinstance(i, CopyOut)} | (
+            self.stored & set(self.emitter.local_tensors)
+        )
+
+    def redirected(self, register: Register, home: Register, v: Variable) -> bool:
+        """Let the instruction that made a vector write to the variable's place, if nobody else
+        looks at either afterwards."""
+        if self.used_elsewhere(register, v):
+            return False
+        for k in range(len(self.items) - 1, -1, -1):
+            item = self.items[k]
+            if isinstance(item, Instruction) and item.target is register:
+                later = list(all_items(self.items[k + 1 :]))
+                if any({home, register} & uses(i) for i in later):
+                    return False
+                item.target = home
+                return True
+        return False
