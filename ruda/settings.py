@@ -72,6 +72,8 @@ SETTINGS = {
                 ("error", "demote", "emulate", "cpu")),
         Setting("unroll_limit", int, 4096, "statements that unrolling may produce before it warns"),
         Setting("cuda_arch", str, "", "chip that CUDA code is for, as 90a; default: the GPU's"),
+        Setting("ascend_chip", str, "", "chip that code for `ascend` is for: 950, 910b; default: "
+                "the NPU's", ("", "950", "910b")),
         Setting("wgpu_dialect", str, "naga", "WGSL for: naga, with the adapter's own features; "
                 "tint, with what every browser has", ("naga", "tint")),
         Setting("fusion", str, "1", "0: an op at a time; verify: both ways, and compare",

@@ -13,8 +13,10 @@ from ruda import backends
 from ruda.backends.ascend import compile as compiler
 from ruda.backends.ascend import device as ascend
 from ruda.backends.ascend import formulas
+from ruda.backends.ascend.twin import build
 from ruda.errors import (
     BarrierError,
+    DeviceError,
     DeviceNotFoundError,
     KernelAssertionError,
     LaunchValueError,
@@ -328,12 +330,19 @@ LIBRARY = """
 #include <stdlib.h>
 #include <string.h>
 static int used;
+/* What the emulation of the 910B takes for its stream: all memory is an array of the launch. */
+static struct { uint64_t base, bytes; const char* name; uint32_t writable, reserved; }
+    all = {0, ~0ull, "memory", 1, 0};
+static struct { void* ranges; uint32_t count, workers; uint64_t seed, out[256]; }
+    run = {&all, 1, 1, 0};
 int in_use(void) { return used; }
+const char* aclrtGetSocName(void) { return getenv("STAND_IN_SOC"); }
+int aclGetDeviceCapability(uint32_t k, int what, int64_t* value) { *value = 3; return what != 1; }
 int aclInit(const char* path) { return 0; }
 int aclrtGetDeviceCount(uint32_t* n) { *n = 1; return 0; }
 int aclrtSetDevice(int32_t k) { return k != 0; }
-int aclrtCreateStream(void** s) { *s = &used; return 0; }
-int aclrtSynchronizeStream(void* s) { return s != &used; }
+int aclrtCreateStream(void** s) { *s = &run; return 0; }
+int aclrtSynchronizeStream(void* s) { return s != (void*)&run; }
 int aclrtMalloc(void** p, size_t n, int policy) {
     if (n > (1u << 30)) return 207001;
     ++used;
@@ -349,15 +358,16 @@ int aclrtGetMemInfo(int kind, size_t* free, size_t* total) { *free = 1; *total =
 const char* aclGetRecentErrMsg(void) { return "told by CANN"; }
 """
 COMPILER = """#!/bin/sh
-for option; do case $option in --npu-arch=dav-3510|--enable-simt) ;;
+for option; do case $option in --npu-arch=dav-3510|--npu-arch=dav-2201|--enable-simt) ;;
   *.asc) set -- "$@" -x c++ "$option" ;; *) set -- "$@" "$option" ;; esac; shift; done
 exec g++ -I{twin} "$@"
 """
 
 
-@pytest.fixture
-def npu(tmp_path, monkeypatch):
+@pytest.fixture(params=["Ascend950PR_9589"])
+def npu(request, tmp_path, monkeypatch):
     """The device `ascend:0` on CANN's stand-ins; the emulation's runtime plays the chip."""
+    monkeypatch.setenv("STAND_IN_SOC", request.param)
     from ruda.backends.ascend import npu as module
 
     (tmp_path / "bin").mkdir()
@@ -371,6 +381,7 @@ def npu(tmp_path, monkeypatch):
     subprocess.run(["gcc", "-shared", "-fPIC", str(code), "-o", str(library)], check=True)
     monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
     compiler.runtime()
+    build.runtime()
     backends.find.cache_clear()
     with ruda.config(device="ascend:0"):
         yield module
@@ -390,6 +401,63 @@ def test_npu_runs_kernels(npu, capsys):
     assert capsys.readouterr().out.count("thread") == 6
 
 
+@pytest.mark.parametrize("npu", ["Ascend910B3", "Ascend910_9382"], indirect=True)
+def test_npu_of_the_910b_class_gets_tiles(npu, monkeypatch):
+    """The name of the chip decides; arrays that overlap go element by element there, too."""
+    (info,) = npu.BACKEND.devices()
+    assert info.properties["arch"] == "dav-2201"
+    assert npu.cann().soc in info.description and "emulation only" in info.description
+    assert '#include "ruda_vector.h"' in saxpy.source("ascend:0", "f32", *["f32[:]"] * 3)
+    x = np.arange(10_000, dtype=np.float32)
+    y, out = x[::-1].copy(), np.zeros_like(x)
+    saxpy[40, 256](2.0, x, y, out)
+    np.testing.assert_array_equal(out, 2 * x + y)
+    d = ruda.to_device(x)
+    saxpy[40, 256](2.0, d, d, d)
+    np.testing.assert_array_equal(d.copy_to_host(), 3 * x)
+    slow, method = [], ascend.Module.element_by_element
+    monkeypatch.setattr(ascend.Module, "element_by_element",
+                        lambda self: slow.append(self) or method(self))  # fmt: skip
+    whole = np.arange(257, dtype=np.float32)
+    saxpy[1, 256](1.0, whole[1:], whole[1:], whole[:-1])
+    np.testing.assert_array_equal(whole[:-1], 2 * np.arange(1, 257))
+    assert len(slow) == 1
+    with pytest.raises(UnsupportedError, match="910B has no float64"):
+        functions[1, 4](np.zeros(4), np.zeros(4))
+
+
+def test_options_of_the_compiler_are_those_of_the_chip(npu, monkeypatch):
+    seen = []
+    monkeypatch.setattr(compiler, "run_compiler", lambda c, *rest: seen.append(c) or b"library")
+    backend = backends.get("ascend")
+    for chip in ("950", "910b"):
+        with ruda.config(ascend_chip=chip):
+            target = backend.target("ascend:0")
+            made = describe(saxpy, "ascend", ("f32", *["f32[:]"] * 3)).made
+            backend.compile(backend.emit(made.function, target), target)
+    simt, tiles = seen
+    assert "--npu-arch=dav-3510" in simt and "--enable-simt" in simt
+    assert "--npu-arch=dav-2201" in tiles and "--enable-simt" not in tiles
+
+
+def test_code_for_another_chip_is_not_run(npu):
+    x = np.zeros(4, np.float32)
+    told = r"for an Ascend 910B, and ascend:0 is an Ascend950PR"
+    with ruda.config(ascend_chip="910b"), pytest.raises(DeviceError, match=told):
+        saxpy[1, 4](1.0, x, x, x)
+
+
+@pytest.mark.parametrize("npu", ["Ascend310P3"], indirect=True)
+def test_npu_that_there_is_no_code_for(npu, monkeypatch):
+    assert npu.BACKEND.devices() == []
+    with pytest.raises(DeviceNotFoundError, match=r"is an Ascend310P3.*Ascend910B, Ascend910_93"):
+        backends.find.__wrapped__("ascend:0")
+    with ruda.config(ascend_chip="950"):  # the user knows better
+        x = np.ones(4, np.float32)
+        saxpy[1, 4](1.0, x, x, x)
+        assert x.tolist() == [2] * 4
+
+
 def test_npu_gives_memory_back_and_tells_errors(npu):
     used = npu.cann().library.in_use
     before = used()
@@ -407,6 +475,20 @@ def test_no_cann(monkeypatch):
     with pytest.raises(DeviceNotFoundError, match="ASCEND_HOME_PATH is not set"):
         backends.find.__wrapped__("ascend:0")
     assert "saxpy" in saxpy.source("ascend", "f32", "f32[:]", "f32[:]", "f32[:]")
+
+
+def test_cann_of_another_version(monkeypatch, tmp_path):
+    """Without a function that is called here: its name, the version, and no device."""
+    (tmp_path / "lib64").mkdir()
+    (tmp_path / "version.cfg").write_text("# CANN\nversion=[7.0.RC1]\n")
+    code = tmp_path / "acl.c"
+    code.write_text(LIBRARY.replace("aclrtGetMemInfo", "aclrtMemInfoOfOld"))
+    library = tmp_path / "lib64" / "libascendcl.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", str(code), "-o", str(library)], check=True)
+    monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
+    with pytest.raises(DeviceNotFoundError, match=r"version 7.0.RC1.*aclrtGetMemInfo"):
+        backends.find.__wrapped__("ascend:0")
+    assert backends.get("ascend").devices() == []
 
 
 def test_cann_without_library(monkeypatch, tmp_path):

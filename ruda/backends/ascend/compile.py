@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -32,12 +33,25 @@ FLAGS = (
     "-ffp-contract=off", "-Wall", "-Wno-unused", "-Wno-attributes",
     f"-I{FOLDER / 'include'}", f"-I{FOLDER / 'twin'}",
 )  # fmt: skip
+# What a kernel calls besides is in the process already: a linker that does not read the C++ library
+# is done in half the time. On a Mac it wants to be told.
+LINK = ("-undefined", "dynamic_lookup") if sys.platform == "darwin" else (
+    "-nostdlib", "-lm", "-lc"
+)  # fmt: skip
+NPU_FLAGS = {"dav-3510": ("--enable-simt",), "dav-2201": ()}
+# What compilers say of an option that a later version has.
+OTHER_VERSION = re.compile(
+    r"(unknown|unsupported|unrecognized|invalid)\b.*(argument|option|value|npu-arch)", re.I
+)
+INSTALLED = ("ascend_toolkit_install.info", "version.info", "version.cfg")  # of CANN
 
 
 @functools.cache
 def fingerprint(vector: bool = False) -> str:
     """What a compiled kernel depends on besides its text."""
-    data = b"\0".join([*(f.read_bytes() for f in (*HEADERS, RUNTIME)), *map(str.encode, FLAGS)])
+    data = b"\0".join(
+        [*(f.read_bytes() for f in (*HEADERS, RUNTIME)), *map(str.encode, FLAGS + LINK)]
+    )
     more = build.fingerprint() if vector else compiler()[1]
     return hashlib.sha256(data + more.encode()).hexdigest()
 
@@ -48,20 +62,49 @@ def compile_source(source: Source, chip: str = "950") -> bytes:
         file = Path(folder, "kernel.cc")
         file.write_text(source.text, encoding="utf-8")
         optimised = "-O1" if chip == "950" else "-O0"  # there its runtime does the work
-        return run_compiler([compiler()[0], *FLAGS, optimised, str(file)], folder, source)
+        return run_compiler([compiler()[0], *FLAGS, optimised, str(file), *LINK], folder, source)
 
 
 def compile_for_npu(source: Source, home: str, chip: str) -> bytes:
     """A shared library with code for an NPU, by the compiler of an installed CANN."""
-    bisheng = next((p for p in Path(home).glob("**/bin/bisheng") if os.access(p, os.X_OK)), None)
+    bisheng = bisheng_of(home)
     if bisheng is None:
         raise DeviceError(f"ASCEND_HOME_PATH={home} has no compiler `bisheng`")
     with tempfile.TemporaryDirectory(prefix="ruda-ascend-") as folder:
         file = Path(folder, "kernel.asc")
         file.write_text(source.text, encoding="utf-8")
         options = ["-shared", "-fPIC", "-O3", "-std=c++17", "-fwrapv", "-ffp-contract=off",
-                   f"--npu-arch={chip}", "--enable-simt", f"-I{FOLDER / 'include'}"]  # fmt: skip
-        return run_compiler([str(bisheng), *options, str(file)], folder, source)
+                   f"--npu-arch={chip}", *NPU_FLAGS[chip], f"-I{FOLDER / 'include'}"]  # fmt: skip
+        try:
+            return run_compiler([str(bisheng), *options, str(file)], folder, source)
+        except VerifyError as error:
+            if not OTHER_VERSION.search(str(error)):
+                raise
+            reason = str(error).partition("\n")[0].rpartition("this kernel: ")[2]
+            raise DeviceError(
+                f"the compiler of the CANN at {home} ({version_of(home)}) is of a version that "
+                f"does not build for {chip}: {reason}. It takes one that knows --npu-arch={chip}"
+            ) from None
+
+
+def bisheng_of(home: str) -> Path | None:
+    """The compiler of a CANN."""
+    return next((p for p in Path(home).glob("**/bin/bisheng") if os.access(p, os.X_OK)), None)
+
+
+def version_of(home: str) -> str:
+    """The version that an installed CANN writes down, and what its compiler says of itself."""
+    files = (f for name in INSTALLED for f in sorted(Path(home).glob(f"**/{name}")))
+    texts = (f.read_text(encoding="utf-8", errors="replace") for f in files)
+    found = (re.search(r"^version=\[?([\w.+-]+)", text, re.I | re.M) for text in texts)
+    toolkit = next((f"version {m[1]}" for m in found if m), "of unknown version")
+    try:
+        done = subprocess.run([str(bisheng_of(home)), "--version"], capture_output=True,
+                              text=True, errors="replace", timeout=60)  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return toolkit
+    line = done.stdout.strip().partition("\n")[0]
+    return f"{toolkit}, {line}" if not done.returncode and line else toolkit
 
 
 def run_compiler(command: Sequence[str], folder: str, source: Source | None) -> bytes:

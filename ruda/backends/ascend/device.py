@@ -119,7 +119,7 @@ class TwinBackend(HostMemory):
         runtime = build.runtime() if vector else compiler.runtime()
         library = compiler.open_library(binary.payload)
         library.ruda_launch.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
-        return Module(function, binary.metadata, library, runtime, self.target(device))
+        return Module(function, binary.metadata, library, runtime, self.target(device), device)
 
     def launcher(
         self, module: Module, launch: Launch, fallback: Callable[..., Any] | None
@@ -206,6 +206,7 @@ class Module:
     library: ctypes.CDLL
     runtime: ctypes.CDLL
     target: Mapping[str, Any]
+    device: str = "ascend-twin"
 
     def __post_init__(self) -> None:
         from ruda.backends.cpu.reports import unpack_sites
@@ -220,10 +221,13 @@ class Module:
 
     def element_by_element(self) -> Module:
         """The kernel on the scalar unit, for arguments that overlap."""
+        from ruda import backends
+
         if self.slow is None:
+            backend = backends.get(self.device)
             target = {**self.target, "scalar": True}
-            binary = BACKEND.compile(emit_source(self.function, target), target)
-            self.slow = BACKEND.load(binary, self.function, f"ascend-twin:{target['chip']}")
+            binary = backend.compile(emit_source(self.function, target), target)
+            self.slow = backend.load(binary, self.function, self.device)
             self.slow.target = target
         return self.slow
 
@@ -261,12 +265,11 @@ def execute(module: Module, launch: Launch, arguments: Sequence[Any]) -> None:
 def execute_tiles(module: Module, launch: Launch, arguments: Sequence[Any]) -> None:
     """A launch of loops over tiles: the cores are the blocks of the chip."""
     values, scalars = prepared(module, arguments)
-    arrays = [(k, v) for k, v in enumerate(values) if not np.isscalar(v) and hasattr(v, "shape")
-              and isinstance(module.function.parameters[k], Array)]  # fmt: skip
+    arrays = arrays_of(module, values)
     if overlaps(module, arrays):
         module = module.element_by_element()
     words = pack(module, launch, values, scalars, None)
-    words[6] = max(1, min(int(module.target["cores"]), math.prod(launch.grid)))
+    words[6] = cores_for(module, launch)
     call = functools.partial(module.library.ruda_launch, words.ctypes.data)
     ran = twin.start(call, memory_of(module, arrays))
     if ran.faulted:
@@ -274,7 +277,29 @@ def execute_tiles(module: Module, launch: Launch, arguments: Sequence[Any]) -> N
     module.counts = twin.counts_of(ran)
 
 
-def overlaps(module: Module, arrays: Sequence[tuple[int, Any]]) -> bool:
+def arrays_of(module: Module, values: Sequence[Any]) -> list[tuple[int, Any]]:
+    """The arrays among the arguments, each with its number."""
+    return [(k, v) for k, v in enumerate(values) if not np.isscalar(v) and hasattr(v, "shape")
+            and isinstance(module.function.parameters[k], Array)]  # fmt: skip
+
+
+def cores_for(module: Module, launch: Launch) -> int:
+    """How many cores a kernel of loops is started on; a kernel of threads does not ask."""
+    return max(1, min(int(module.target.get("cores", 1)), math.prod(launch.grid)))
+
+
+def host_span(a: np.ndarray[Any, Any]) -> list[int]:
+    """Address, and the first and the one behind the last byte that belong to an array."""
+    low, high = np.lib.array_utils.byte_bounds(a)
+    start = a.__array_interface__["data"][0]
+    return [start, low, low if a.size == 0 else high]
+
+
+def overlaps(
+    module: Module,
+    arrays: Sequence[tuple[int, Any]],
+    span: Callable[[Any], list[int]] = host_span,
+) -> bool:
     """Whether a written array shares memory with another one in a way that tiles cannot have.
 
     The same array twice is fine where all of a tile is loaded before it is stored.
@@ -299,8 +324,8 @@ def memory_of(module: Module, arrays: Sequence[tuple[int, Any]]) -> list[twin.Me
     names = {k: p.name for k, p in enumerate(module.function.parameters)}
     pieces: list[list[Any]] = []
     written = module.metadata["written"]
-    found = [(*span(a)[1:], names[k], k in written) for k, a in arrays]
-    found += [(*span(a)[1:], name, False) for name, a in module.constants.items()]
+    found = [(*host_span(a)[1:], names[k], k in written) for k, a in arrays]
+    found += [(*host_span(a)[1:], name, False) for name, a in module.constants.items()]
     for low, high, name, writable in sorted(found):
         if pieces and low < pieces[-1][1]:
             last = pieces[-1]
@@ -335,20 +360,13 @@ def prepared(module: Module, arguments: Sequence[Any]) -> tuple[list[Any], Mappi
     return values, evaluate_prologue(f, values) if module.scalars else {}
 
 
-def span(a: np.ndarray[Any, Any]) -> list[int]:
-    """Address, and the first and the one behind the last byte that belong to an array."""
-    low, high = np.lib.array_utils.byte_bounds(a)
-    start = a.__array_interface__["data"][0]
-    return [start, low, low if a.size == 0 else high]
-
-
 def pack(
     module: Module,
     launch: Launch,
     arguments: Sequence[Any],
     scalars: Mapping[str, Any],
     report: Any,
-    span: Callable[[Any], list[int]] = span,
+    span: Callable[[Any], list[int]] = host_span,
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The words of a launch: see `ascend.emit`."""
     words: list[int] = [*launch.grid, *launch.block, 0, launch.shared_bytes]

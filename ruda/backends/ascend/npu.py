@@ -2,7 +2,8 @@
 
 `ASCEND_HOME_PATH` says where CANN is; its compiler makes a library of the emitted text, whose
 launcher is called with the addresses of device memory. libascendcl is used by ctypes, in the few
-calls of `CALLS`. None of this has run on an NPU: tests stand in for CANN with a host compiler.
+calls of `CALLS`. The NPU's name says which chip the text is for. None of this has run on an NPU:
+tests stand in for CANN with a host compiler.
 """
 
 from __future__ import annotations
@@ -21,13 +22,17 @@ from ruda.backends.ascend import compile as compiler
 from ruda.backends.ascend.device import (
     CHIPS,
     Module,
+    arrays_of,
     check_launch,
+    cores_for,
+    describe,
     emit_source,
     forms,
+    host_span,
+    overlaps,
     pack,
     prepared,
     properties,
-    span,
 )
 from ruda.backends.base import (
     Binary,
@@ -42,11 +47,19 @@ from ruda.backends.base import (
     _at,
 )  # fmt: skip
 from ruda.errors import DeviceError, DeviceNotFoundError, OutOfMemoryError
-from ruda.jit.ir import Array, Function
+from ruda.jit.ir import Function
 from ruda.settings import settings
 
 TO_DEVICE, TO_HOST = 1, 2
 OUT_OF_MEMORY = 207001
+VECTOR_CORES = 1  # what aclGetDeviceCapability may be asked for
+# How the names of NPUs begin -> the chip that they have. 910_93 are the A3's, 910_95 was the 950.
+SOCS = {
+    "Ascend910B": "910b",
+    "Ascend910_93": "910b",
+    "Ascend910_95": "950",
+    "Ascend950": "950",
+}
 P, SIZE = ctypes.c_void_p, ctypes.c_size_t
 # name -> the types of its arguments; all return an error number
 CALLS: dict[str, tuple[Any, ...]] = {
@@ -74,14 +87,31 @@ class Cann:
             self.library = ctypes.CDLL(str(found), ctypes.RTLD_GLOBAL)
             for name, types in CALLS.items():
                 getattr(self.library, name).argtypes = types
-            self.library.aclGetRecentErrMsg.restype = ctypes.c_char_p
+            for name in ("aclGetRecentErrMsg", "aclrtGetSocName"):
+                getattr(self.library, name).restype = ctypes.c_char_p
         except (OSError, AttributeError) as error:
-            raise DeviceNotFoundError(f"the CANN at {home} cannot be used: {error}") from None
+            raise DeviceNotFoundError(
+                f"the CANN at {home} ({compiler.version_of(home)}) cannot be used: {error}"
+            ) from None
         self.call("aclInit", None)
         count = ctypes.c_uint32()
         self.call("aclrtGetDeviceCount", count)
         self.count = count.value
         self.streams: dict[int, Any] = {}
+        self.soc = (self.library.aclrtGetSocName() or b"").decode(errors="replace")
+
+    @property
+    def chip(self) -> str | None:
+        """The chip of the NPUs by their name; None if it is none that ruda writes code for."""
+        return next((chip for soc, chip in SOCS.items() if self.soc.startswith(soc)), None)
+
+    def cores(self, number: int) -> int:
+        """How many vector units an NPU has; 0 if it does not tell."""
+        found = ctypes.c_int64()
+        ask = getattr(self.library, "aclGetDeviceCapability", None)  # not in every CANN
+        if ask is None or ask(ctypes.c_uint32(number), VECTOR_CORES, ctypes.byref(found)):
+            return 0
+        return found.value
 
     def call(self, name: str, *arguments: Any) -> None:
         """A call of the library; DeviceError with its text."""
@@ -122,16 +152,24 @@ class Buffer:
         weakref.finalize(self, cann.library.aclrtFree, address)
 
 
-@functools.cache
+_open = functools.cache(Cann)
+
+
 def _cann(home: str) -> Cann:
     if not home:
         raise DeviceNotFoundError(
             "ASCEND_HOME_PATH is not set: the device `ascend` needs CANN and an NPU; "
             "`ascend-twin` emulates one"
         )
-    found = Cann(home)
+    found = _open(home)
     if not found.count:
         raise DeviceNotFoundError(f"the CANN at {home} finds no NPU; `ascend-twin` emulates one")
+    if found.chip is None and not settings.ascend_chip:
+        raise DeviceNotFoundError(
+            f"the NPU is an {found.soc or 'unknown one'}: there is code for names that begin with "
+            f"{', '.join(SOCS)}. If it has one of these chips by another name, "
+            f"RUDA_ASCEND_CHIP={'|'.join(CHIPS)} says which"
+        )
     return found
 
 
@@ -144,6 +182,16 @@ def number_of(device: str) -> int:
     return int(number) if number.isdigit() else 0
 
 
+def chip_of_npu() -> str:
+    """The chip to write code for: the setting's, else the NPU's, else the newest."""
+    if settings.ascend_chip:
+        return str(settings.ascend_chip)
+    try:
+        return cann().chip or "950"
+    except DeviceError:
+        return "950"
+
+
 class NpuBackend(HostMemory):
     """Backend "ascend"; see `ruda.backends.base.Backend`."""
 
@@ -151,13 +199,16 @@ class NpuBackend(HostMemory):
 
     def devices(self) -> Sequence[DeviceInfo]:
         try:
-            count = cann().count
+            found = cann()
         except DeviceError:
             return []
+        chip = chip_of_npu()
         return [
-            DeviceInfo(f"ascend:{k}", "Ascend NPU, by CANN", "hardware", properties("950"))
-            for k in range(count)
-        ]
+            DeviceInfo(f"ascend:{k}", f"NPU {found.soc}, by CANN: code for the {chip.upper()}, "
+                       "which ruda's authors have run in emulation only", "hardware",
+                       properties(chip))
+            for k in range(found.count)
+        ]  # fmt: skip
 
     def missing(self) -> str | None:
         """Why there is no device; None if there is one."""
@@ -168,7 +219,7 @@ class NpuBackend(HostMemory):
         return None
 
     def target(self, device: str) -> Mapping[str, Any]:
-        return CHIPS["950"]
+        return CHIPS[chip_of_npu()]
 
     def needs_block(self, function: Function) -> bool:
         return True
@@ -181,17 +232,23 @@ class NpuBackend(HostMemory):
         return forms(function)
 
     def compile(self, source: Source, target: Mapping[str, Any]) -> Binary:
-        from ruda.backends.ascend.device import describe
-
         payload = compiler.compile_for_npu(source, cann().home, str(target["arch"]))
         return Binary(payload, describe(source))
 
     def load(self, binary: Binary, function: Function | None, device: str) -> Module:
         assert function is not None
-        cann().use(number_of(device))
+        target, npu = self.target(device), cann()
+        if npu.chip not in (None, target["chip"]):
+            raise DeviceError(
+                f"this is code for an Ascend {target['chip'].upper()}, and {device} is an "
+                f"{npu.soc}: RUDA_ASCEND_CHIP is for writing code, not for running it elsewhere"
+            )
+        npu.use(number_of(device))
+        if cores := npu.cores(number_of(device)):
+            target = {**target, "cores": cores}
         library = compiler.open_library(binary.payload)
         library.ruda_launch.argtypes = (P, P)
-        return Module(function, binary.metadata, library, library, self.target(device))
+        return Module(function, binary.metadata, library, library, target, device)
 
     def resolves(self, symbol: str) -> bool:
         return False
@@ -251,7 +308,7 @@ class Copies:
 
     def __init__(self, npu: Cann, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
         self.npu = npu
-        spans = sorted((low, high) for _, low, high in map(span, arrays) if high > low)
+        spans = sorted((low, high) for _, low, high in map(host_span, arrays) if high > low)
         joined: list[list[int]] = []
         for low, high in spans:
             if joined and low < joined[-1][1]:
@@ -268,7 +325,7 @@ class Copies:
             low, nbytes = a._span()
             base = a.storage.address
             return [base + a.offset, base + low, base + low + nbytes]
-        start, low, high = span(a)
+        start, low, high = host_span(a)
         for first, last, buffer in self.parts:
             if first <= low and high <= last and high > low:
                 move = buffer.address - first
@@ -292,12 +349,14 @@ def execute(npu: Cann, module: Module, launch: Launch, arguments: Sequence[Any])
     stream = npu.use(number)
     values, scalars = prepared(module, arguments)
     report = reports.buffer(settings.report_bytes) if module.sites else None
-    parameters = module.function.parameters
-    arrays = [(k, v) for k, v in enumerate(values) if isinstance(parameters[k], Array)]
+    arrays = arrays_of(module, values)
     host = [v for _, v in arrays if isinstance(v, np.ndarray)]
     extra: list[Any] = [*module.constants.values(), *([] if report is None else [report])]
     copies = Copies(npu, [*host, *extra])
+    if module.target["chip"] == "910b" and overlaps(module, arrays, copies.span):
+        module = module.element_by_element()
     words = pack(module, launch, values, scalars, report, copies.span)
+    words[6] = cores_for(module, launch)
     if module.library.ruda_launch(words.ctypes.data, stream):
         raise DeviceError(f"`{module.function.name}` could not be launched")
     written = [v for k, v in arrays if k in module.metadata["written"] and v is not None]
