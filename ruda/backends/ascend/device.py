@@ -119,7 +119,9 @@ class TwinBackend(HostMemory):
         runtime = build.runtime() if vector else compiler.runtime()
         library = compiler.open_library(binary.payload)
         library.ruda_launch.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
-        return Module(function, binary.metadata, library, runtime, self.target(device), device)
+        return Module(
+            function, binary.metadata, library, runtime, self.target(device), self, device
+        )
 
     def launcher(
         self, module: Module, launch: Launch, fallback: Callable[..., Any] | None
@@ -206,7 +208,8 @@ class Module:
     library: ctypes.CDLL
     runtime: ctypes.CDLL
     target: Mapping[str, Any]
-    device: str = "ascend-twin"
+    backend: Any
+    device: str
 
     def __post_init__(self) -> None:
         from ruda.backends.cpu.reports import unpack_sites
@@ -221,13 +224,10 @@ class Module:
 
     def element_by_element(self) -> Module:
         """The kernel on the scalar unit, for arguments that overlap."""
-        from ruda import backends
-
         if self.slow is None:
-            backend = backends.get(self.device)
             target = {**self.target, "scalar": True}
-            binary = backend.compile(emit_source(self.function, target), target)
-            self.slow = backend.load(binary, self.function, self.device)
+            binary = self.backend.compile(emit_source(self.function, target), target)
+            self.slow = self.backend.load(binary, self.function, self.device)
             self.slow.target = target
         return self.slow
 

@@ -248,7 +248,7 @@ class NpuBackend(HostMemory):
             target = {**target, "cores": cores}
         library = compiler.open_library(binary.payload)
         library.ruda_launch.argtypes = (P, P)
-        return Module(function, binary.metadata, library, library, target, device)
+        return Module(function, binary.metadata, library, library, target, self, device)
 
     def resolves(self, symbol: str) -> bool:
         return False

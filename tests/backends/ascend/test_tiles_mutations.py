@@ -105,4 +105,4 @@ def compile_all(backend, binary, function):
     build.runtime()
     library = build.open_library(binary.payload)
     return device.Module(function, binary.metadata, library, build.runtime(),
-                         backend.target(DEVICE))  # fmt: skip
+                         backend.target(DEVICE), backend, DEVICE)  # fmt: skip
