@@ -1,5 +1,6 @@
 """`python -m benchmarks [rows ...]`: print the ratios against every peer installed, and keep the
-samples. `python -m benchmarks cuda [rows ...]` does so on an NVIDIA GPU.
+samples. `python -m benchmarks cuda [rows ...]` does so on an NVIDIA GPU, and `wgpu` instead of
+`cuda` on a WebGPU adapter.
 
 Runs itself again bound to one core and without settings that slow OpenBLAS, so that both sides of
 each row have one thread. Writes benchmarks/results/<device>-<date>.json; the README's table is
@@ -9,6 +10,7 @@ made from it.
 from __future__ import annotations
 
 import datetime
+import importlib
 import importlib.metadata
 import json
 import os
@@ -21,7 +23,7 @@ from typing import Any
 RESULTS = Path(__file__).parent / "results"
 PEERS = (
     "numba", "llvmlite", "numpy", "taichi", "warp-lang", "jax", "numba-cuda", "torch", "triton",
-    "cuda-bindings",
+    "cuda-bindings", "wgpu", "numba-vulkan",
 )  # fmt: skip
 
 
@@ -123,12 +125,12 @@ def readme(check: bool = False) -> int:
     return 0
 
 
-def cuda_record(wanted: list[str]) -> None:
-    """Measure on an NVIDIA GPU; `RUDA_BENCHMARK_RESULTS` names another folder for the samples."""
-    from benchmarks import cuda, timing
+def device_record(device: str, wanted: list[str]) -> None:
+    """Measure on a GPU; `RUDA_BENCHMARK_RESULTS` names another folder for the samples."""
+    from benchmarks import timing
 
     before = timing.load()
-    record = cuda.measure(wanted)
+    record = importlib.import_module(f"benchmarks.{device}").measure(wanted)
     print(table(record["rows"]))
     print(limit_table(record["limits"]))
     for name, microseconds in record["launches in microseconds"].items():
@@ -141,7 +143,7 @@ def cuda_record(wanted: list[str]) -> None:
     }
     folder = Path(os.environ.get("RUDA_BENCHMARK_RESULTS") or RESULTS)
     folder.mkdir(exist_ok=True)
-    path = folder / f"cuda-{record['date']}.json"
+    path = folder / f"{device}-{record['date']}.json"
     path.write_text(json.dumps(record, indent=1) + "\n")
     print(f"wrote {path.name}")
 
@@ -149,8 +151,8 @@ def cuda_record(wanted: list[str]) -> None:
 def main() -> None:
     if sys.argv[1:] in (["--readme"], ["--check"]):
         sys.exit(readme(check="--check" in sys.argv))
-    if sys.argv[1:2] == ["cuda"]:
-        cuda_record(sys.argv[2:])
+    if sys.argv[1:2] in (["cuda"], ["wgpu"]):
+        device_record(sys.argv[1], sys.argv[2:])
         return
     if os.environ.get("RUDA_BENCHMARK_CHILD") != "1":
         environment = dict(os.environ, RUDA_BENCHMARK_CHILD="1")
