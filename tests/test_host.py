@@ -201,6 +201,31 @@ def test_copies_check_shape_and_dtype(place):
         d.copy_to_device(np.empty(6, np.int32))
 
 
+@pytest.mark.parametrize("shape", [(), (0, 3), (1,), (4, 5), (2, 3, 4)], ids=str)
+@pytest.mark.parametrize("ours", ["C", "F", "reversed", "every other"])
+@pytest.mark.parametrize("theirs", ["new", "C", "F", "every other"])
+def test_copies_between_layouts(place, shape, ours, theirs):
+    host = np.random.default_rng(0).standard_normal(shape)
+    order = "F" if ours == "F" else "C"
+    d = ruda.to_device(np.asarray(host, order=order))
+    if shape and ours in ("reversed", "every other"):
+        step = slice(None, None, -1 if ours == "reversed" else 2)
+        d, host = d[step], host[step]
+    if theirs == "new":
+        out = d.copy_to_host()
+        assert out.flags.writeable and out.base is None
+    else:
+        out = np.full(host.shape, np.nan, order="F" if theirs == "F" else "C")
+        if shape and theirs == "every other":
+            out = np.full((2 * host.shape[0], *host.shape[1:]), np.nan)[::2]
+        assert d.copy_to_host(out) is out
+    assert out.shape == host.shape and np.array_equal(out, host)
+    if shape and theirs == "C" and host.size:
+        out.flags.writeable = False
+        with pytest.raises(ValueError, match="read-only"):
+            d.copy_to_host(out)
+
+
 def test_copies_between_device_arrays(place):
     d = ruda.to_device(np.arange(6, dtype=np.float32).reshape(2, 3))
     e = ruda.device_array_like(d)

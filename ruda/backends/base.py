@@ -554,11 +554,26 @@ class DeviceArray:
                 return np.array(self._shadow, order="K", subok=False)
             ary[...] = self._shadow.reshape(ary.shape)
             return ary
-        found = self._read(stream)
-        if ary is None:
-            return np.array(found, order="K")
-        ary[...] = found.reshape(ary.shape)
+        order: Any = "C" if self.is_c_contiguous() else "F" if self.is_f_contiguous() else None
+        if order is not None and ary is None:
+            ary = np.empty(self.shape, self.dtype, order)
+            self._fill(ary, stream)
+        elif order == "C" and ary is not None and ary.flags.c_contiguous and ary.flags.writeable:
+            self._fill(ary, stream)
+        elif ary is None:
+            ary = np.array(self._read(stream), order="K")
+        else:
+            ary[...] = self._read(stream).reshape(ary.shape)
         return ary
+
+    def _fill(self, out: np.ndarray[Any, Any], stream: Stream | None) -> None:
+        """The bytes of a contiguous array into one of the same order, without a copy between."""
+        if out.size:
+            raw = _at(
+                out.__array_interface__["data"][0], (out.nbytes,), np.dtype(np.uint8), None, out
+            )
+            with observed("copy", "to the host", self.device, stream, out.nbytes):
+                self._backend.read(self.storage, self.offset, raw, stream)
 
     def _read(self, stream: Stream | None) -> np.ndarray[Any, Any]:
         """The bytes from the first to the last element, seen as this array."""

@@ -190,6 +190,31 @@ def test_grids_longer_than_a_dispatch(wgpu, grid):
     np.testing.assert_array_equal(out, np.arange(count))
 
 
+@ruda.jit
+def powers_of_two(x, out):
+    i = ruda.grid(1)
+    if i < x.size:
+        out[0, i] = x[i] // 1
+        out[1, i] = x[i] % 1
+        out[2, i] = x[i] // 16
+        out[3, i] = x[i] % 16
+        out[4, i] = x[i] // 64
+        out[5, i] = x[i] % 64
+
+
+@on_wgpu
+@pytest.mark.parametrize("dtype", [f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)])
+def test_powers_of_two_divide_downwards(wgpu, dtype):
+    limits = np.iinfo(dtype)
+    ends = [limits.min, limits.min + 1, limits.max - 1, limits.max]
+    x = np.array([*ends, *range(max(limits.min, -99), 99)], dtype)
+    out = np.zeros((6, x.size), dtype)
+    powers_of_two[1, 256](x, out)
+    for k, number in enumerate((1, 16, 64)):
+        by = x.dtype.type(number)
+        assert np.array_equal(out[2 * k], x // by) and np.array_equal(out[2 * k + 1], x % by)
+
+
 @on_wgpu
 def test_sums_are_not_reassociated(wgpu):
     x = np.linspace(1, 1000, 4096).astype(np.float32)

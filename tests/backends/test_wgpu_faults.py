@@ -197,6 +197,41 @@ def test_more_arrays_than_bindings(queue):
     np.testing.assert_array_equal(d.copy_to_host(), np.arange(limit + 1))
 
 
+@pytest.mark.parametrize("n", [4096, 4097, 8191, 12288, 40961])
+@pytest.mark.parametrize("start", [0, 1, 6])
+def test_copies_in_pieces_keep_every_byte(queue, monkeypatch, n, start):
+    """What takes several buffers in turns, cut where a piece may end."""
+    from ruda.backends.wgpu import queue as queues
+
+    monkeypatch.setattr(queues, "PIECE", 4096)
+    monkeypatch.setattr(queues, "LONG", 1024)
+    monkeypatch.setattr(queues, "ALONE", 512)
+    queue.trim()
+    host = np.random.default_rng(n).integers(0, 256, n + start, np.uint8)
+    with ruda.config(device="wgpu"):
+        d = ruda.to_device(host)
+        d[start:] = ~host[start:]
+    assert np.array_equal(d[:start].copy_to_host(), host[:start])
+    assert np.array_equal(d[start:].copy_to_host(), ~host[start:])
+    out = np.zeros(n + start, np.uint8)
+    d.copy_to_host(out)
+    assert np.array_equal(out[start:], ~host[start:])
+    queue.trim()  # those buffers are small
+
+
+def test_a_copy_that_was_given_up_does_not_answer_the_next(queue):
+    from ruda.backends.wgpu.native import READ
+
+    stage = queue.create(1 << 16, queue.usage.MAP_READ | queue.usage.COPY_DST)
+    host = np.arange(1 << 14, dtype=np.int32)
+    with ruda.config(device="wgpu"):
+        d = ruda.to_device(host)
+    for _ in range(20):
+        queue.native.map(stage, READ, 1 << 16)  # as Ctrl-C leaves it, and as the garbage goes
+        queue.native.unmap(stage)
+        assert np.array_equal(d.copy_to_host(), host)
+
+
 @on_wgpu
 def test_large_copies_keep_every_byte(wgpu):
     data = np.random.default_rng(1).integers(0, 256, (1 << 26) + 5, np.uint8)
@@ -232,6 +267,22 @@ def test_equal_numbers_of_other_kinds_are_told_apart(wgpu, values):
         fill[1, 32](out, value)
         found = out.copy_to_host()
         assert (found == value).all() and (np.signbit(found) == np.signbit(float(value))).all()
+
+
+def test_a_launcher_of_cuda_leaves_arrays_of_other_devices_alone(queue):
+    """A launch shape that is kept serves whatever device its arrays are on."""
+    from types import SimpleNamespace
+
+    from ruda.backends.cuda.launch import suits
+    from ruda.jit.types import type_of
+
+    with ruda.config(device="wgpu"):
+        x = ruda.to_device(np.ones(4, np.float32))
+    gpu = SimpleNamespace(name="wgpu:0")
+    module = SimpleNamespace(gpu=gpu, types=(type_of(x),), metadata={"written": [0]})
+    assert suits(module, [x])
+    gpu.name = "cuda:0"
+    assert not suits(module, [x])
 
 
 @on_wgpu

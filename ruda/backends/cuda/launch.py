@@ -508,6 +508,9 @@ def suits(module: Module, arguments: Sequence[Any]) -> bool:
         if isinstance(kind, ArrayType):
             if not isinstance(value, (np.ndarray, DeviceArray)):
                 return False
+            if isinstance(value, DeviceArray) and not value.storage.on_host:
+                if value.device != module.gpu.name:  # another device's kernel is for it
+                    return False
             found = type_of(value)
             assert isinstance(found, ArrayType)
             if replace(found, readonly=False, aligned=kind.aligned) != kind:

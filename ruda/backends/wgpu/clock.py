@@ -47,8 +47,8 @@ class Clock:
         self.queue = queue
         self.set = queue.device.create_query_set(type="timestamp", count=QUERIES)
         self.words = queue.create(8 * QUERIES, usage.QUERY_RESOLVE | usage.COPY_SRC)
-        raw = queue.device.queue._internal
-        self.period = float(queue.library.wgpuQueueGetTimestampPeriod(raw))
+        native = queue.native
+        self.period = float(native.library.wgpuQueueGetTimestampPeriod(native.queue))
         self.open: list[Moment] = []  # by query
         self.timed: list[Moment] | None = None  # those of the launch that is timed
 
@@ -81,8 +81,8 @@ class Clock:
             self.queue.wait()
             return moment
 
-    def writes(self) -> dict[str, Any] | None:
-        """What a new pass writes; None where nothing is timed."""
+    def writes(self) -> tuple[Any, int, int] | None:
+        """The timestamps that a new pass writes; None where nothing is timed."""
         if self.timed is None:
             return None
         if len(self.open) + 2 > QUERIES:
@@ -91,11 +91,7 @@ class Clock:
         pair = [Moment(self), Moment(self)]
         self.open += pair
         self.timed += pair
-        return {
-            "query_set": self.set,
-            "beginning_of_pass_write_index": at,
-            "end_of_pass_write_index": at + 1,
-        }
+        return self.set, at, at + 1
 
     def read(self) -> None:
         """Bring the times of all moments so far to the host."""
@@ -105,11 +101,11 @@ class Clock:
             moments, self.open = self.open, []
             if not moments:
                 return
-            encoder = queue.guarded(queue.device.create_command_encoder)
-            queue.guarded(encoder.resolve_query_set, self.set, 0, len(moments), self.words, 0)
-            queue.submit(queue.guarded(encoder.finish))
+            encoder = queue.guarded(queue.native.encoder)
+            queue.native.resolve(encoder, self.set, len(moments), self.words)
+            queue.submit(queue.guarded(queue.native.finish, encoder))
             words = SimpleNamespace(address=self.words)
             with queue.staged(words, 0, 8 * len(moments)) as data:
-                ticks = np.frombuffer(data, np.uint64).astype(np.float64)
+                ticks = data.view(np.uint64).astype(np.float64)
             for moment, count in zip(moments, ticks.tolist(), strict=True):
                 moment._ns = count * self.period

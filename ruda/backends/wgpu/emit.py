@@ -28,7 +28,7 @@ from ruda import dtypes
 from ruda.backends.base import Site, Source
 from ruda.backends.wgpu import library, wide
 from ruda.backends.wgpu.adapter import browser
-from ruda.backends.wgpu.formulas import NAMES, Term, literal, product, total
+from ruda.backends.wgpu.formulas import NAMES, Term, exponent_of, literal, product, total
 from ruda.backends.wgpu.origins import joined, origins
 from ruda.dtypes import DType
 from ruda.errors import NOWHERE, Place, UnsupportedError
@@ -1545,6 +1545,10 @@ class Emitter:
             return Term(x[0] if kind[0] == "u" else f"abs({x[0]})", kind)
         if name in ("min", "max"):
             return Term(f"{name}({x[0]}, {x[1]})", kind)
+        bits = exponent_of(x[1]) if name in ("floordiv", "mod") else None
+        if bits is not None and kind not in wide.KINDS:  # rounds down, as Python does
+            part = f">> {bits}u" if name == "floordiv" else f"& {literal((1 << bits) - 1, kind)}"
+            return Term(f"({x[0]} {part})", kind)
         if name in ("popc", "clz", "ffs", "brev", "mulhi") and dtype.bits < 32:
             return self.small_bits(name, dtype, kind, x)
         out = "i32" if name in ("popc", "clz", "ffs") else kind

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import struct
 import types
 from collections.abc import Callable, Sequence
@@ -85,6 +86,17 @@ def hidden(a: Term, origin: str, when: bool = True) -> str:
 
 def is_name(a: Term) -> bool:
     return a.text[0].isalpha()
+
+
+def exponent_of(text: str) -> int | None:
+    """k of the literal of an integer that is 2 ** k; None for anything else.
+
+    >>> exponent_of("16i"), exponent_of("1lu"), exponent_of("12i"), exponent_of("x")
+    (4, 0, None, None)
+    """
+    found = re.fullmatch(r"(\d+)l?[iu]", text)
+    number = int(found[1]) if found else 0
+    return number.bit_length() - 1 if number.bit_count() == 1 else None
 
 
 def literal(value: Any, kind: str) -> str:

@@ -432,8 +432,7 @@ def host_bytes(m: Memory) -> np.ndarray[Any, Any]:
 def copy_back(queue: Any, m: Memory, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
     nbytes = m.high - m.low
     whole = -(-nbytes // 4) * 4
-    with queue.mapped(m.buffer, 0, whole) as data:
-        raw = np.frombuffer(data, np.uint8, nbytes)
+    with queue.mapped(m.buffer, 0, whole) as raw:
         for a in arrays:
             if a.size == 0:
                 continue

@@ -5,13 +5,14 @@ recorded is ever destroyed or left mapped, a buffer goes back to the pool when P
 (the queue keeps its order, so it may be used again at once), and whoever writes or reads from the
 host first submits what is recorded.
 
-Recording goes past wgpu-py's methods, which cost three times as much, straight to its library. What
-is wrong with a recorded command is told when its encoder is finished.
+Recording goes past wgpu-py's methods, which cost three times as much, straight to its library (see
+`native`).
 """
 
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import contextlib
 import functools
 import os
@@ -26,6 +27,7 @@ from ruda.backends.base import Asked
 from ruda.backends.pool import Block, Pool, bucket
 from ruda.backends.wgpu import adapter as adapters
 from ruda.backends.wgpu.clock import Clock
+from ruda.backends.wgpu.native import READ, WRITE, Native
 from ruda.errors import DeviceError, OutOfMemoryError
 from ruda.settings import settings
 
@@ -34,6 +36,10 @@ SLOTS = 1024  # parameter blocks of a batch
 BATCH = 256  # dispatches of a batch
 WRITES = 1 << 25  # bytes of pending writes after which a submit frees their staging memory
 IN_FLIGHT = 8  # submits before the host waits
+LONG = 1 << 22  # bytes of a write that go through staging buffers of ours
+PIECE = 1 << 25  # bytes that the host copies while the device copies the next or the last ones
+COPIERS = min(8, os.cpu_count() or 1)  # threads that copy
+ALONE = 1 << 20  # bytes that one thread copies at least
 STAGES = 4  # staging buffers that are kept of a size
 SPINS = 300  # questions to the device before the host sleeps between them
 
@@ -50,16 +56,15 @@ class Queue:
             self.device = adapter.request_device_sync(required_features=features)
         except Exception as error:
             raise DeviceError(f"{self.name} gives no device: {_first_line(error)}") from error
-        from wgpu.backends.wgpu_native import ffi, lib
-
-        self.library, self.no_index = lib, ffi.NULL
-        self.offset = ffi.new("uint32_t[1]")
+        self.native = Native(self.device)
+        self.offset = self.native.ffi.new("uint32_t[1]")
         self.lock = threading.RLock()
         self.process = os.getpid()
         self.lost = ""
         # A software driver's submit waits for the one before, and lets no signal through.
         self.waits = adapters.is_software(adapter)
         self.staging: dict[int, list[Any]] = {}
+        self.sending: collections.deque[Any] = collections.deque()  # the oldest first
         # A buffer may be used again at once: the queue keeps its order. Dropping one that is
         # recorded is safe, too: the encoder holds it.
         self.pool = Pool(
@@ -68,10 +73,10 @@ class Queue:
             wait=self.trim,
             limit=lambda: settings.memory_limit,
         )
-        self.encoder: Any = None
+        self.encoder: Any = None  # the open one, and its open pass
         self.compute: Any = None
-        self.passing: Any = None  # the library's handle of `compute`
-        self.pipeline: Any = None
+        self.pipeline: Any = None  # what the pass has
+        self.group: Any = None
         self.block: bytes | None = None  # the last parameter block, in the last slot
         self.dispatches = self.slot = 0
         self.submits = self.pending = 0
@@ -80,6 +85,7 @@ class Queue:
         self.numbers: dict[str, int] = {}  # of kernels whose loops are watched
         self.watching = False
         self.blocks = bytearray(SLOT * SLOTS)
+        self.sent = b""  # what of them the device has
         self.ring = self.create(SLOT * SLOTS, self.usage.UNIFORM | self.usage.COPY_DST)
         self.cut = self.allocate(4)
         self.fill(self.cut, np.zeros(4, np.uint8))
@@ -99,7 +105,7 @@ class Queue:
     def notice(self, error: Exception) -> None:
         """Raise if an error says that the device is gone, now and for whatever comes."""
         if "lost" in str(error) or "destroyed" in str(error):
-            self.compute = self.encoder = self.passing = None
+            self.compute = self.encoder = None
             self.lost = (
                 f"the device {self.name} is lost, and its arrays with it: {_first_line(error)}; "
                 "a new process can use it again"
@@ -158,31 +164,34 @@ class Queue:
         with self.lock:
             self.wait()
             self.staging.clear()
+            self.sending.clear()
 
     # ---- batches
 
     def record(self, plan: Any, asked: tuple[str, Any, int]) -> None:
         """Record a dispatch with its parameter block; `asked` is what errors call it."""
-        block, library = plan.block, self.library
+        block, library = plan.block, self.native.library
         with self.lock:
             slots = -(-len(block) // SLOT)
             if self.slot + slots > SLOTS or self.dispatches >= BATCH:
                 self.flush()
             if self.compute is None:
                 self.begin()
-            passing = self.passing
+            compute = self.compute
             if self.pipeline is not plan.pipeline:
-                library.wgpuComputePassEncoderSetPipeline(passing, plan.pipeline._internal)
+                library.wgpuComputePassEncoderSetPipeline(compute, plan.pipeline._internal)
                 self.pipeline = plan.pipeline
             if self.block is not block:
                 at = self.slot * SLOT
                 self.blocks[at : at + len(block)] = block
                 self.slot += slots
-                self.block, self.offset[0] = block, at
-            library.wgpuComputePassEncoderSetBindGroup(
-                passing, 0, plan.group._internal, 1, self.offset
-            )
-            library.wgpuComputePassEncoderDispatchWorkgroups(passing, *plan.counts)
+                self.block, self.group, self.offset[0] = block, None, at
+            if self.group is not plan.group:
+                group = self.group = plan.group
+                library.wgpuComputePassEncoderSetBindGroup(
+                    compute, 0, group._internal, 1, self.offset
+                )
+            library.wgpuComputePassEncoderDispatchWorkgroups(compute, *plan.counts)
             self.dispatches += 1
             self.recent.append(asked)
             if plan.guarded:
@@ -199,15 +208,15 @@ class Queue:
         clock: Clock | None = vars(self).get("clock")
         writes = None if clock is None else clock.writes()
         if self.encoder is None:
-            self.encoder = self.guarded(self.device.create_command_encoder)
-        self.compute = self.guarded(self.encoder.begin_compute_pass, timestamp_writes=writes)
-        self.passing, self.pipeline, self.block = self.compute._internal, None, None
+            self.encoder = self.guarded(self.native.encoder)
+        self.compute = self.native.begin(self.encoder, writes)
+        self.pipeline = self.group = self.block = None
 
     def end_pass(self) -> None:
         """Let the next dispatch begin a pass of its own."""
         if self.compute is not None:
-            self.compute.end()
-            self.compute = self.passing = self.pipeline = self.block = None
+            self.native.end(self.compute)
+            self.compute = self.pipeline = self.group = self.block = None
 
     def flush(self) -> None:
         """Submit what is recorded."""
@@ -217,14 +226,12 @@ class Queue:
             self.check()
             if self.waits:
                 self.until_done()
-            compute, encoder, used = self.compute, self.encoder, self.slot * SLOT
-            batch = self.dispatches
-            self.compute = self.encoder = self.passing = self.pipeline = self.block = None
+            self.end_pass()
+            encoder, used = self.encoder, self.slot * SLOT
+            batch, self.encoder = self.dispatches, None
             self.slot = self.dispatches = 0
             try:
-                if compute is not None:
-                    compute.end()
-                commands = encoder.finish()
+                commands = self.native.finish(encoder)
             except adapters.runtime().GPUError as error:
                 self.notice(error)
                 rows = list(self.recent)[-batch:]
@@ -234,32 +241,33 @@ class Queue:
                     f"{batch}: {_first_line(error)}"
                 )
                 raise self.blamed(problem, rows) from error
-            if used:
-                view = memoryview(self.blocks)[:used]
-                self.guarded(self.device.queue.write_buffer, self.ring, 0, view)
+            blocks = bytes(memoryview(self.blocks)[:used])
+            if not self.sent.startswith(blocks):
+                self.guarded(self.native.write, self.ring, 0, blocks)
+                self.sent = blocks
             self.submit(commands)
 
     def submit(self, commands: Any) -> None:
-        self.guarded(self.device.queue.submit, [commands])
+        self.native.submit(commands)
         self.pending = 0
         self.submits += 1
         if self.submits % IN_FLIGHT == 0:
             self.until_done()
 
     def until_done(self) -> None:
-        """Wait for all that is submitted, so that Ctrl-C can end it."""
+        """Wait for all that is submitted."""
+        self.until(self.native.poll)
+
+    @staticmethod
+    def until(answer: Callable[[], bool]) -> None:
+        """Ask until the answer is yes, so that Ctrl-C can end it."""
         for _ in range(SPINS):
-            if self.is_done():
+            if answer():
                 return
         pause = 2e-5
-        while not self.is_done():
+        while not answer():
             time.sleep(pause)
             pause = min(1.5 * pause, 1e-3)
-
-    def is_done(self) -> bool:
-        # The library answers in one byte of the word that its header promises.
-        found = self.library.wgpuDevicePoll(self.device._internal, False, self.no_index)
-        return bool(found & 0xFF)
 
     def wait(self) -> None:
         """Until the device has done everything."""
@@ -282,7 +290,7 @@ class Queue:
         with self.staged(self.cut, 0, 4) as data:
             number = int.from_bytes(data, "little")
         if number:
-            self.guarded(self.device.queue.write_buffer, self.cut.address, 0, bytes(4))
+            self.guarded(self.native.write, self.cut.address, 0, bytes(4))
             name = next(name for name, n in self.numbers.items() if n == number)
             rows = [row for row in self.recent if row[0] == name]
             problem = DeviceError(
@@ -320,27 +328,61 @@ class Queue:
             self.send(buffer, 0, data)
 
     def send(self, buffer: Block, offset: int, data: np.ndarray[Any, Any]) -> None:
-        """Whole words, in pieces whose staging memory is given back in between."""
+        """Whole words; short ones in pieces whose staging memory is given back in between."""
+        if data.size >= LONG:
+            self.send_staged(buffer, offset, data)
+            return
         for at in range(0, data.size, WRITES):
             piece = data[at : at + WRITES]
-            self.guarded(self.device.queue.write_buffer, buffer.address, offset + at, piece)
+            self.guarded(self.native.write, buffer.address, offset + at, piece)
             self.pending += piece.size
             if self.pending >= WRITES:
-                self.submit(self.device.create_command_encoder().finish())
+                self.submit(self.native.finish(self.guarded(self.native.encoder)))
+
+    def send_staged(self, buffer: Block, offset: int, data: np.ndarray[Any, Any]) -> None:
+        """Whole words through two buffers that take turns: the host fills one, while the device
+        takes the other."""
+        usage = self.usage.MAP_WRITE | self.usage.COPY_SRC
+        for at in range(0, data.size, PIECE):
+            piece = data[at : at + PIECE]
+            full = len(self.sending) >= 2
+            stage = self.sending.popleft() if full else self.create(PIECE, usage)
+            with self.visible(stage, WRITE, piece.size) as seen:
+                copy_bytes(seen, piece)
+            self.copy(stage, 0, buffer.address, offset + at, piece.size)
+            self.sending.append(stage)
+
+    def copy(self, source: Any, start: int, target: Any, to: int, nbytes: int) -> None:
+        """Words from buffer to buffer, at once."""
+        encoder = self.guarded(self.native.encoder)
+        self.native.copy(encoder, source, start, target, to, nbytes)
+        self.submit(self.guarded(self.native.finish, encoder))
 
     def read(self, buffer: Block, offset: int, out: np.ndarray[Any, Any]) -> None:
-        """Bytes from the device; done when it returns."""
+        """Bytes from the device; done when it returns.
+
+        In pieces: while the host copies one, the device brings the next.
+        """
         low, high = offset & ~3, -(-(offset + out.size) // 4) * 4
-        with self.lock, self.mapped(buffer, low, high - low) as data:
-            found = np.frombuffer(data, np.uint8)
-            out[:] = found[offset - low : offset - low + out.size]
+        with self.lock:
+            self.check()
+            self.flush()
+            self.settle()
+            ahead = self.staged(buffer, low, min(PIECE, high - low))
+            for at in range(low, high, PIECE):
+                after = at + PIECE
+                with ahead as found:
+                    if after < high:
+                        ahead = self.staged(buffer, after, min(PIECE, high - after))
+                    start, stop = max(at, offset), min(at + found.size, offset + out.size)
+                    copy_bytes(out[start - offset : stop - offset], found[start - at : stop - at])
 
     def read_words(self, buffer: Block, offset: int, nbytes: int) -> np.ndarray[Any, Any]:
         with self.lock, self.mapped(buffer, offset, nbytes) as data:
-            return np.frombuffer(data, np.uint8).copy()
+            return data.copy()
 
     @contextlib.contextmanager
-    def mapped(self, buffer: Block, offset: int, nbytes: int) -> Iterator[Any]:
+    def mapped(self, buffer: Block, offset: int, nbytes: int) -> Iterator[np.ndarray[Any, Any]]:
         """Words of a buffer as they are after all that was recorded, seen by the host."""
         self.check()
         self.flush()
@@ -348,24 +390,60 @@ class Queue:
         with self.staged(buffer, offset, nbytes) as data:
             yield data
 
-    @contextlib.contextmanager
-    def staged(self, buffer: Block, offset: int, nbytes: int) -> Iterator[Any]:
-        """The same through a pooled staging buffer, whatever became of the launches."""
-        size = bucket(nbytes)
-        idle = self.staging.setdefault(size, [])
+    def staged(
+        self, buffer: Block, offset: int, nbytes: int
+    ) -> contextlib.AbstractContextManager[np.ndarray[Any, Any]]:
+        """The same through a pooled staging buffer, whatever became of the launches.
+
+        The device begins at once, and is waited for when the context is entered.
+        """
+        idle = self.staging.setdefault(bucket(nbytes), [])
         usage = self.usage.MAP_READ | self.usage.COPY_DST
-        stage = idle.pop() if idle else self.create(size, usage)
-        encoder = self.guarded(self.device.create_command_encoder)
-        self.guarded(encoder.copy_buffer_to_buffer, buffer.address, offset, stage, 0, nbytes)
-        self.submit(self.guarded(encoder.finish))
-        self.until_done()
-        self.guarded(stage.map_async("READ_NOSYNC").sync_wait)
+        stage = idle.pop() if idle else self.create(bucket(nbytes), usage)
+        self.copy(buffer.address, offset, stage, 0, nbytes)
+        return self.seen(stage, nbytes, idle)
+
+    @contextlib.contextmanager
+    def seen(self, stage: Any, nbytes: int, idle: list[Any]) -> Iterator[np.ndarray[Any, Any]]:
+        """What a staging buffer holds when the device is done; then it is idle."""
+        with self.visible(stage, READ, nbytes) as data:
+            yield data
+        if len(idle) < STAGES:
+            idle.append(stage)
+
+    @contextlib.contextmanager
+    def visible(self, stage: Any, mode: int, nbytes: int) -> Iterator[np.ndarray[Any, Any]]:
+        """The bytes of a staging buffer, when the device is done with it."""
+        native = self.native
+        self.guarded(native.map, stage, mode, nbytes)
+        self.until(native.is_answered)
+        if not native.is_mapped:
+            raise DeviceError(f"{self.name} gives no access to its memory: is it lost?")
         try:
-            yield stage.read_mapped(0, nbytes, copy=False)
+            yield np.frombuffer(native.memory(stage, mode, nbytes), np.uint8)
         finally:
-            stage.unmap()
-            if len(idle) < STAGES:
-                idle.append(stage)
+            native.unmap(stage)
+
+
+@functools.cache
+def copiers() -> concurrent.futures.ThreadPoolExecutor:
+    """Threads for long copies: one alone does not move as much as the bus brings."""
+    return concurrent.futures.ThreadPoolExecutor(COPIERS, "ruda copies")
+
+
+def copy_bytes(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
+    """Bytes from one place of the host's memory to another."""
+    each = max(ALONE, -(-target.size // COPIERS))
+    parts = [slice(k, k + each) for k in range(0, target.size, each)]
+    if len(parts) < 2:
+        target[:] = source
+        return
+    try:
+        copies = copiers().map(lambda part: np.copyto(target[part], source[part]), parts)
+    except RuntimeError:  # the interpreter ends: no new threads
+        target[:] = source
+    else:
+        list(copies)
 
 
 def _first_line(error: BaseException) -> str:
