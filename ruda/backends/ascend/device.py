@@ -168,9 +168,22 @@ def forms(function: Function) -> list[str]:
 
 def moved(options: Mapping[str, Any]) -> str:
     """How often the copies of tiles go over each array: once is the least."""
+    found, lengths, limit = times(options["copies"]), options["row_lengths"], options["row_limit"]
+    if not lengths:
+        return found
+    kept = f"stay in the unified buffer: {times(options['row_copies'])}"
+    if not limit:  # they are known to fit
+        return f"rows {kept}"
+    if options["row_copies"]:
+        return f"rows of up to {limit} elements {kept}; of longer rows {found}"
+    longest = max(lengths)
+    return f"a row has {longest} elements, the unified buffer keeps rows of up to {limit}: {found}"
+
+
+def times(copies: Mapping[str, Sequence[int]]) -> str:
     parts = [
         f"`{name}` is {verb} {n} times"
-        for name, both in options["copies"].items()
+        for name, both in copies.items()
         for verb, n in zip(("read", "written"), both, strict=True)
         if n > 1
     ]

@@ -474,6 +474,9 @@ class Emitter:
                 self.declared.add(v)
                 kind = TYPES[kind_of(v.dtype)]
                 self.line(depth, f"{kind} {self.name(v.name)} = {{}};")
+        self.statements(body, depth)
+
+    def statements(self, body: Body, depth: int) -> None:
         for s in body:
             if s.place.line:
                 self.place = s.place

@@ -18,11 +18,11 @@ The launcher takes the words of `emit`, with the number of cores as the unused o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from ruda.backends.ascend import formulas
 from ruda.backends.ascend.emit import (
     is_shared,
     kind_of,
@@ -34,6 +34,7 @@ from ruda.backends.ascend.vector.lanes import Translator
 from ruda.backends.ascend.vector.program import CopyIn, CopyOut, Nest, Program, Refused, all_items
 from ruda.backends.ascend.vector.reads import count_reads, is_shifted, reads
 from ruda.backends.ascend.vector.refusals import refuse
+from ruda.backends.ascend.vector.scalar import definitions
 from ruda.backends.ascend.vector.tables import BYTES
 from ruda.backends.ascend.vector.tiles import Tiles
 from ruda.backends.base import Source
@@ -44,6 +45,7 @@ from ruda.jit.emit_python import bare
 from ruda.jit.ir import (
     Array,
     Asm,
+    Assign,
     Atomic,
     Barrier,
     Body,
@@ -88,7 +90,17 @@ def emit(function: Function, target: Mapping[str, Any], scalar: bool = False) ->
     """The text of a kernel from the frontend. `scalar`: every loop on the scalar unit, and no
     element is taken to be what it was: for arguments that overlap."""
     refuse(function)
-    return VectorEmitter(function, lower(function), target, scalar).source()
+    lowered = lower(function)
+    emitter = VectorEmitter(function, lowered, target, scalar)
+    found = emitter.source()
+    lengths = [n for n in emitter.row_lengths if n is not None]
+    if not lengths or len(lengths) < len(emitter.row_lengths):
+        return found
+    fits = max(lengths) <= found.options["tile"]  # known, so one of both forms is enough
+    again = VectorEmitter(function, lowered, target, scalar, "only" if fits else "none")
+    if not fits:
+        again.row_lengths, again.row_limit = emitter.row_lengths, int(found.options["tile"])
+    return again.source()
 
 
 @dataclass(frozen=True)
@@ -103,9 +115,14 @@ class VectorEmitter(Tiles):
     """Text of one kernel."""
 
     def __init__(
-        self, original: Function, function: Function, target: Mapping[str, Any], scalar: bool
-    ) -> None:
+        self, original: Function, function: Function, target: Mapping[str, Any], scalar: bool,
+        rows_kept: str = "both",
+    ) -> None:  # fmt: skip
         self.scalar_only = scalar
+        self.rows_kept = rows_kept  # "none", "only", or "both" where their length decides
+        self.row_copies: dict[str, list[int]] = {}
+        self.row_lengths: list[int | None] = []
+        self.row_limit = 0  # elements that would stay, where longer rows are known
         self.tensors: dict[tuple[str, str], str] = {}  # (array, type) -> name of a GlobalTensor
         self.elements: dict[str, str] = {}
         self.local_tensors: dict[str, str] = {}  # arrays in the unified buffer -> type of elements
@@ -165,7 +182,7 @@ class VectorEmitter(Tiles):
         body, numbers = self.lines, self.numbers
         tile = self.tile()
         own = "\n".join(self.functions.values())
-        called = formulas.definitions("\n".join([own, *body]))
+        called = definitions("\n".join([own, *body]))
         setup = self.setup(tile)
         launcher = (
             'extern "C" int32_t ruda_launch(const int64_t* words, void* stream) {\n'
@@ -200,6 +217,9 @@ class VectorEmitter(Tiles):
                 "tile": tile,
                 "notes": [[n.line, n.text] for n in self.notes],
                 "copies": {name: list(both) for name, both in self.copies.items()},
+                "row_copies": {name: list(both) for name, both in self.row_copies.items()},
+                "row_lengths": list(self.row_lengths),
+                "row_limit": self.row_limit or (tile if self.rows_kept == "both" else 0),
                 "alias_safe": self.alias_safe and self.form() == "S1",
                 "scalar": self.scalar_only,
             },
@@ -454,6 +474,19 @@ class VectorEmitter(Tiles):
     # ---- loops of the vector unit
 
     def plan(self, s: For, parallel: bool) -> Plan | None:
+        plan = self.planned(s, parallel, lambda translator: translator.run())
+        if isinstance(plan, Refused):
+            line = (plan.place if plan.place.line else s.place).line
+            self.notes.append(Note(line, f"`{s.variable.name}` is not a lane: {plan.why}"))
+            return None
+        if plan is not None:
+            count_copies(plan.program, self.copies)
+            self.alias_safe &= parallel and not late_loads(plan.program)
+        return plan
+
+    def planned(
+        self, s: For, parallel: bool, run: Callable[[Translator], Program]
+    ) -> Plan | Refused | None:
         if self.scalar_only:
             return None
         place = self.place
@@ -462,26 +495,73 @@ class VectorEmitter(Tiles):
             rounds = self.rounds(s)
             if not parallel and rounds is not None and rounds < SMALL_LOOP:
                 raise Refused(f"it has {rounds} rounds only", s.place)
-            translator = Translator(self, s, parallel, at)
-            program = translator.run()
+            program = run(Translator(self, s, parallel, at))
             plan = places(s, program, at, self.tile_name)
         except Refused as refused:
-            found = refused.place if refused.place.line else s.place
-            self.notes.append(Note(found.line, f"`{s.variable.name}` is not a lane: {refused.why}"))
             del self.names[f"own {at}"]
-            return None
+            return refused
         finally:
             self.place = place
         self.extents.append(rounds)
         self.pools.need(plan.pools)
-        for item in all_items(program.items):
-            if isinstance(item, (CopyIn, CopyOut)):
-                both = self.copies.setdefault(item.array.name, [0, 0])
-                both[isinstance(item, CopyOut)] += 1
         self.vector_loops += 1
-        self.alias_safe &= parallel and not late_loads(program)
         self.stages |= bool(program.checks)
         return plan
+
+    # ---- rows that stay in the unified buffer between loops
+
+    def statements(self, body: Body, depth: int) -> None:
+        found = None if self.scalar_only or self.rows_kept == "none" else self.row(body)
+        if found is None:
+            return super().statements(body, depth)
+        first, last, plan = found
+        group = body[first:last]
+        super().statements(body[:first], depth)
+        self.declare_before(group, depth)
+        alone = stores_of(group) == stores_of(self.function.body) and not self.function.arrays
+        with self.row_tile(plan, depth, alone, otherwise=self.rows_kept == "both"):
+            if self.rows_kept == "both":
+                super().statements(group, depth + 1)
+        super().statements(body[last:], depth)
+
+    def row(self, body: Body) -> tuple[int, int, Plan] | None:
+        """Loops over one range with nothing but assignments between them, and their plan."""
+        for first, s in enumerate(body):
+            if not isinstance(s, For) or self.is_parallel(s) or s.variable in self.distributed:
+                continue
+            last = first + 1
+            for k in range(first + 1, len(body)):
+                match body[k]:
+                    case For(start=start, stop=stop) as other if (start, stop) == (
+                        s.start,
+                        s.stop,
+                    ) and not self.is_parallel(other):
+                        last = k + 1
+                    case Assign(variable) if variable not in reads(s.start) | reads(s.stop):
+                        pass
+                    case _:
+                        break
+            group = body[first:last]
+            if sum(isinstance(x, For) for x in group) < 2:
+                continue
+            plan = self.planned(s, False, partial(row_program, group))
+            if isinstance(plan, Refused):
+                line = (plan.place if plan.place.line else s.place).line
+                self.notes.append(Note(line, f"rows do not stay: {plan.why}"))
+            elif plan is not None:
+                count_copies(plan.program, self.row_copies)
+                self.row_lengths.append(self.rounds(s))
+                return first, last, plan
+        return None
+
+    def declare_before(self, group: Body, depth: int) -> None:
+        """What is assigned between loops is there after the row, in whichever branch."""
+        for s in group:
+            for v in [s.variable] if isinstance(s, Assign) else []:
+                if v not in self.declared:
+                    self.line(depth, f"{self.target_of(v)} = {{}};")
+
+    # ---- what a loop is
 
     def rounds(self, s: For) -> int | None:
         """How many rounds a loop has at most, where that is known."""
@@ -500,9 +580,32 @@ class VectorEmitter(Tiles):
         What a thread keeps from one loop over threads to the next is in slots: another such loop
         only looks at what it has not assigned before.
         """
+        if not parallel:
+            return self.reads_elsewhere(loop)
         inside = count_reads((loop,))
         found = {v for v, n in self.total_reads.items() if n != inside.get(v, 0)}
-        return found & self.escaping(loop) if parallel else found
+        return found & self.escaping(loop)
+
+    def reads_elsewhere(self, loop: For) -> set[Variable]:
+        """Other loops look at what they have not assigned before."""
+        from ruda.jit.passes.exposure import exposed
+
+        found: set[Variable] = set()
+
+        def visit(body: Body) -> None:
+            for s in body:
+                for e in ir.expressions(s):
+                    found.update(reads(e))
+                if s is loop:
+                    continue
+                if isinstance(s, For) and not any(x is loop for x in ir.statements(s.body)):
+                    found.update(exposed(s.body) - {s.variable})
+                    continue
+                for inner in ir.bodies(s):
+                    visit(inner)
+
+        visit(self.function.body)
+        return found
 
     def escaping(self, loop: For) -> set[Variable]:
         from ruda.jit.passes.exposure import exposed
@@ -574,3 +677,19 @@ def late_loads(program: Program) -> bool:
         if isinstance(item, Nest) and any(isinstance(i, CopyOut) for i in all_items(item.items)):
             return True
     return False
+
+
+def count_copies(program: Program, counts: dict[str, list[int]]) -> None:
+    """Copies of each array, in and out."""
+    for item in all_items(program.items):
+        if isinstance(item, (CopyIn, CopyOut)):
+            both = counts.setdefault(item.array.name, [0, 0])
+            both[isinstance(item, CopyOut)] += 1
+
+
+def stores_of(body: Body) -> int:
+    return sum(isinstance(s, (Store, Atomic)) for s in ir.statements(body))
+
+
+def row_program(group: Body, translator: Translator) -> Program:
+    return translator.run_row(group)

@@ -62,7 +62,8 @@ def test_the_forms_of_all_kernels(monkeypatch):
 RUN = (
     "the_stop_is_computed_once", "rotation", "two_dimensional_block", "uniform_while_loop",
     "conditional_barrier_loop_with_break", "tiled_matmul", "tree_sum", "softmax_rows",
-    "values_live_across_barriers", "compaction_by_ballot", "block_reduce_by_warps",
+    "values_live_across_barriers", "compaction_by_ballot", "block_reduce_by_warps", "powers",
+    "sin_at_special_values", "gamma_at_special_values", "lgamma_at_special_values", "parts",
 )  # fmt: skip
 CASES = {str(case): case for module in MODULES for case in module.CASES if str(case) in RUN}
 

@@ -323,7 +323,9 @@ def fused(a, b, c):
     """One rounding, through exact fractions."""
 
     def one(x, y, z):
-        if not (np.isfinite(x) and np.isfinite(y) and np.isfinite(z)):
+        if np.isfinite(x) and np.isfinite(y) and not np.isfinite(z):
+            return z  # also where x * y, rounded, would be infinite
+        if not (np.isfinite(x) and np.isfinite(y)):
             return x * y + z
         exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
         if not exact:

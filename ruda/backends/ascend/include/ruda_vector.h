@@ -7,6 +7,7 @@
 #include "kernel_operator.h"
 
 #define RUDA_FUNCTION __aicore__ inline
+#define RUDA_MEMBER __aicore__
 #include "ruda_scalar.h"
 
 using namespace AscendC;
@@ -245,14 +246,19 @@ RUDA_FUNCTION GlobalTensor<T> global(GM_ADDR bytes) {
 
 // ---- functions of float by integers
 
+// x >> n, where the last bit stands for all that are lost.
+RUDA_FUNCTION uint64_t sticky(uint64_t x, int32_t n) {
+    if (n <= 0) return x;
+    if (n > 63) return uint64_t(x != 0);
+    return x >> n | uint64_t((x & ((uint64_t(1) << n) - 1)) != 0);
+}
 // m 2**e rounded to the nearest float; the last bit of m stands for all that follow.
 RUDA_FUNCTION float rounded(bool negative, uint64_t m, int32_t e) {
     int32_t quantum = e + 64 - clz(m) - 24;
     if (quantum < -149) quantum = -149;
-    const int32_t shift = quantum - e;
-    if (shift > 63) {
-        m = 0;
-    } else if (shift > 0) {
+    int32_t shift = quantum - e;
+    if (shift > 0) {
+        if (shift > 62) m = sticky(m, shift - 62), shift = 62;
         uint64_t rest = m & ((uint64_t(1) << shift) - 1), half_way = uint64_t(1) << (shift - 1);
         m >>= shift;
         if (rest > half_way || (rest == half_way && (m & 1))) ++m;
@@ -335,7 +341,97 @@ RUDA_FUNCTION float fmod32(float x, float y) {
 
 }  // namespace ruda
 
+#include "ruda_real64.h"
+
+namespace ruda {
+
+// x = r + n pi/2 for |x| > 32768, where float has no bits left for r: 2/pi times the bits of x, of
+// which the product needs 96 from where it is below 4.
+struct Quadrant {
+    real64 r;
+    uint32_t n;
+};
+RUDA_FUNCTION Quadrant quadrant(float x) {
+    const uint32_t two_over_pi[8] = {0, 0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u, 0xdb629599u,
+                                     0x3c439041u, 0xfe5163abu};
+    const Parts p = parts(x);
+    const int32_t first = p.e + 30, k = first / 32, n = first % 32;
+    uint32_t w[3];
+    for (int32_t j = 0; j < 3; ++j)
+        w[j] = uint32_t(((uint64_t(two_over_pi[k + j]) << 32 | two_over_pi[k + j + 1]) << n) >> 32);
+    const uint64_t turn = (p.m * w[0] << 32) + p.m * w[1] + (p.m * w[2] >> 32);  // 2 bits of n, 62 of r
+    const int64_t rest = int64_t(turn << 2);
+    return {ldexp(real64(rest) * r64(0x3ff921fb54442d18ull), -64), uint32_t(turn >> 62) + uint32_t(rest < 0)};
+}
+// By their series; |r| is below 0.8.
+RUDA_FUNCTION real64 sine(real64 r) {
+    const real64 z = r * r, one(1);
+    real64 s = one;
+    for (int32_t k = 14; k > 0; k -= 2) s = one - z * s / real64(k * (k + 1));
+    return r * s;
+}
+RUDA_FUNCTION real64 cosine(real64 r) {
+    const real64 z = r * r, one(1);
+    real64 s = one;
+    for (int32_t k = 15; k > 0; k -= 2) s = one - z * s / real64(k * (k + 1));
+    return s;
+}
+RUDA_FUNCTION float turned(real64 r, uint32_t n) {
+    const real64 y = n & 1 ? cosine(r) : sine(r);
+    return float(n & 2 ? -y : y);
+}
+RUDA_FUNCTION float sin32(float x) {
+    const Quadrant q = quadrant(x);
+    return x < 0 ? -turned(q.r, q.n) : turned(q.r, q.n);
+}
+RUDA_FUNCTION float cos32(float x) {
+    const Quadrant q = quadrant(x);
+    return turned(q.r, q.n + 1);
+}
+RUDA_FUNCTION float tan32(float x) {
+    const Quadrant q = quadrant(x);
+    const real64 s = sine(q.r), c = cosine(q.r);
+    const float y = float(q.n & 1 ? -c / s : s / c);
+    return x < 0 ? -y : y;
+}
+// x - n y for the integer n that is nearest of x / y, the even one of two.
+RUDA_FUNCTION float remainder32(float x, float y) {
+    if (x != x || y != y || !isfinite(x) || y == 0) return bits<float>(0x7fc00000u);
+    if (!isfinite(y)) return x;
+    float a = fabs32(x), b = fabs32(y);
+    if (b < 1.0e38f) a = fmod32(a, b + b);
+    if (b < 1.0e-37f) {  // half of b is not exact
+        if (a + a > b) {
+            a -= b;
+            if (a + a >= b) a -= b;
+        }
+    } else {
+        const float half = 0.5f * b;
+        if (a > half) {
+            a -= b;
+            if (a >= half) a -= b;
+        }
+    }
+    return bits<float>(bits<uint32_t>(a) ^ (bits<uint32_t>(x) & 0x80000000u));
+}
+// Of half precision numbers, to float, rounded to odd: the next rounding is the only one.
+RUDA_FUNCTION float fma_half(float x, float y, float z) {
+    const real64 p = real64(x) * real64(y), c(z), s = p + c, v = s - p, lost = (p - (s - v)) + (c - v), none(0);
+    if (is_nan64(s) || is_infinite64(s)) return float(s);
+    const real64 odd = lost != none && (s.b & 1) == 0 ? r64((lost > none) == (s > none) ? s.b + 1 : s.b - 1) : s;
+    const float near = float(odd);
+    const uint32_t b = bits<uint32_t>(near);
+    if (real64(near) == odd || isinf(near) || (b & 1)) return near;
+    return bits<float>(fabs(real64(near)) < fabs(odd) ? b + 1 : b - 1);
+}
+
+}  // namespace ruda
+
 using ruda::array;
+#define sinf ruda::sin32
+#define cosf ruda::cos32
+#define tanf ruda::tan32
+#define remainderf ruda::remainder32
 #define fmaf ruda::fma32
 #define sqrtf ruda::sqrt32
 #define fabsf ruda::fabs32

@@ -37,7 +37,9 @@ class Instructions:
         self.counts: Register | None = None
         self.reduces = self.padded = self.local = False
         self.wide = 64
+        self.made: dict[Any, Lanes] = {}  # instruction -> what it gave, as long as that holds
         self.assigned = {v for s in ir.statements(loop.body) for v in ir.written(s)}
+        self.unsteady = self.assigned  # what a tile's checks cannot be made by
 
     def refuse(self, why: str) -> Refused:
         return Refused(why, self.place)
@@ -47,10 +49,21 @@ class Instructions:
         self.items.append(item)
 
     def op(self, text: str, kind: str, *sources: Lanes | Register, mask: bool = False) -> Lanes:
-        """An instruction with a target of its own."""
-        target = Register(HELD[kind], mask)
-        self.into(target, text, *sources)
-        return Lanes(target, kind)
+        """An instruction with a target of its own, unless it was given before."""
+        registers = tuple(s.register if isinstance(s, Lanes) else s for s in sources)
+        key = (text, registers, kind, mask)
+        if key in self.made:
+            return self.made[key]
+        found = Lanes(Register(HELD[kind], mask), kind)
+        self.into(found.register, text, *sources)
+        if not any(r.fixed for r in registers):
+            self.made[key] = found
+        return found
+
+    def unmake(self, register: Register) -> None:
+        """An instruction writes to another place now."""
+        self.made = {k: v for k, v in self.made.items()
+                     if v.register is not register and register not in k[1]}  # fmt: skip
 
     def into(self, target: Register, text: str, *sources: Lanes | Register) -> None:
         registers = tuple(s.register if isinstance(s, Lanes) else s for s in sources)
@@ -146,7 +159,7 @@ class Instructions:
         """A condition on tiles; it must be known before the tile's first instruction."""
         for node in nodes:
             for e in ir.walk(node):
-                if isinstance(e, Read) and e.variable in self.assigned - {self.loop.variable}:
+                if isinstance(e, Read) and e.variable in self.unsteady - {self.loop.variable}:
                     raise self.refuse(f"what is checked for a tile needs `{e.variable.name}`")
                 if isinstance(e, Load):
                     raise self.refuse("what is checked for a tile is loaded")

@@ -77,13 +77,50 @@ class Translator(Axis):
         self.depth = 0
         self.varying = self.find_varying()
         self.reductions = self.find_reductions()
-        self.stored = {
-            s.array.name for s in ir.statements(loop.body) if isinstance(s, (Store, ir.Atomic))
-        }
+        self.stored = stored_arrays(loop.body)
+        self.scalars: set[Variable] = set()
         self.keys: dict[str, set[Any]] = {}
         self.stored_before: dict[str, Any] = {}
 
     def run(self) -> Program:
+        self.scalars = self.visit()
+        return self.program()
+
+    def run_row(self, statements: Sequence[Statement]) -> Program:
+        """Several loops over one range in one tile, with the scalar assignments between them.
+
+        What one loop has loaded or computed is there for the next; what they store is copied out
+        once, at the end.
+        """
+        self.unsteady = {v for s in ir.statements(tuple(statements)) for v in ir.written(s)}
+        self.stored = stored_arrays(tuple(statements))
+        self.scalars = set()
+        for s in statements:
+            self.place = s.place if s.place.line else self.place
+            match s:
+                case For():
+                    self.enter(s)
+                    self.scalars |= self.visit()
+                case Assign(variable, value):
+                    self.watch(value)
+                    text = bare(self.emitter.text(value))
+                    self.emit(Line(self.emitter.scalar_assignment(variable, text)))
+                    self.forget(variable)
+                case _:
+                    raise self.refuse("there are other statements between the loops")
+        if self.local:
+            raise self.refuse("arrays of the block are visited")
+        return self.program()
+
+    def enter(self, loop: For) -> None:
+        self.loop = loop
+        self.assigned = {v for s in ir.statements(loop.body) for v in ir.written(s)}
+        self.values = {}
+        self.varying = self.find_varying()
+        self.reductions = self.find_reductions()
+
+    def visit(self) -> set[Variable]:
+        """The loop's items; gives the variables of the scalar unit that are its own."""
         s = self.loop
         if not (isinstance(s.step, Const) and s.step.value == 1):
             raise self.refuse("the loop does not go up by one")
@@ -94,14 +131,16 @@ class Translator(Axis):
                 raise self.refuse(f"there is a {name} statement in it")
         self.carried()
         self.block(s.body)
+        loops = {s.variable for s in ir.statements(s.body) if isinstance(s, For)}
+        return self.assigned - self.varying - set(self.reductions) - loops
+
+    def program(self) -> Program:
         self.flush()
         if not any(isinstance(i, (CopyIn, CopyOut, Instruction)) for i in all_items(self.items)):
             raise self.refuse("it has nothing for the vector unit")
-        loops = {s.variable for s in ir.statements(s.body) if isinstance(s, For)}
-        scalars = self.assigned - self.varying - set(self.reductions) - loops
         return Program(self.items, self.checks, self.padded, self.counts is not None,
                        self.reduces, self.local, self.wide,
-                       sorted(scalars, key=lambda v: v.name))  # fmt: skip
+                       sorted(self.scalars, key=lambda v: v.name))  # fmt: skip
 
     # ---- what differs between lanes
 
@@ -172,6 +211,15 @@ class Translator(Axis):
                     if v.dtype.short == "f32":
                         found[v] = (name, e)
         return found
+
+    def forget(self, v: Variable) -> None:
+        """A variable of the scalar unit changes: what its value named is something else now."""
+        name = re.compile(rf"(?<!{{)\b{re.escape(self.emitter.name(v.name))}\b")
+        for key in [k for k in self.known if any(name.search(text) for text in k[1])]:
+            if key in self.stores:
+                raise self.refuse(f"`{v.name}` says where `{key[0]}` is stored to, and changes")
+            del self.known[key]
+        self.made = {k: x for k, x in self.made.items() if not name.search(k[0])}
 
     # ---- expressions
 
@@ -344,7 +392,7 @@ class Translator(Axis):
     def aligned(self, a: Array, index: str, memory: str) -> None:
         self.local = True
         names = set(re.findall(r"[A-Za-z_]\w*", index))
-        bound = {self.emitter.names.get(v.name) for v in self.assigned - {self.loop.variable}}
+        bound = {self.emitter.names.get(v.name) for v in self.unsteady - {self.loop.variable}}
         if names & bound:
             raise self.refuse(f"where `{a.name}` is visited changes within the tile")
         elements = 32 // BYTES[memory]
@@ -384,7 +432,8 @@ class Translator(Axis):
         if v not in self.varying:
             self.watch(value)
             text = bare(self.emitter.text(value))
-            return self.emit(Line(self.emitter.scalar_assignment(v, text)))
+            self.emit(Line(self.emitter.scalar_assignment(v, text)))
+            return self.forget(v)
         found = self.value(value)
         kind = self.kind(v.dtype)
         if self.mask is not None and v in self.values:
@@ -477,6 +526,7 @@ class Translator(Axis):
         mine, one = self.emitter.name(v.name), "result.GetValue(0)"
         both = self.emitter.operation_text(name, v.dtype, mine, one)
         self.emit(Line(f"{mine} = {bare(both)};"))
+        self.forget(v)
         self.emit(Line("SetFlag<HardEvent::S_V>(EVENT_ID0);"))
         self.emit(Line("WaitFlag<HardEvent::S_V>(EVENT_ID0);"))
 
@@ -547,6 +597,7 @@ class Translator(Axis):
                 and last.target is lanes.register and not self.used_elsewhere(lanes.register, v)
             ):  # fmt: skip
                 last.target = home
+                self.unmake(lanes.register)
             else:
                 self.copy(lanes, home)
             homes[v] = home
@@ -559,6 +610,10 @@ class Translator(Axis):
                    for x in (*others, *self.known.values()))  # fmt: skip
 
     def nested(self, body: Body, homes: dict[Variable, Register]) -> list[Any]:
+        for v in sorted({v for s in ir.statements(body) for v in ir.written(s)} - self.varying,
+                        key=lambda v: v.name):  # fmt: skip
+            self.forget(v)
+        made = dict(self.made)
         outer, known, stores = self.items, dict(self.known), set(self.stores)
         mine = {k: v for k, v in known.items() if k[0] not in self.stored}
         values = dict(self.values)
@@ -584,6 +639,8 @@ class Translator(Axis):
         self.place = place
         self.depth -= 1
         items, self.items, self.known = self.items, outer, known
+        still = {k for k, x in made.items() if self.made.get(k) is x}
+        self.made = {k: made[k] for k in still}
         if any(k[0] in self.stored_here(items) for k in self.known):
             self.known = {k: v for k, v in known.items()
                           if k[0] not in self.stored_here(items) or k in self.stores}  # fmt: skip
@@ -607,5 +664,10 @@ class Translator(Axis):
                 if any({home, register} & uses(i) for i in later):
                     return False
                 item.target = home
+                self.unmake(register)
                 return True
         return False
+
+
+def stored_arrays(body: Body) -> set[str]:
+    return {s.array.name for s in ir.statements(body) if isinstance(s, (Store, ir.Atomic))}

@@ -7,11 +7,20 @@ element goes through the unified buffer and out by a copy of its own bytes.
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Sequence
 from typing import Any
 
 from ruda.backends.ascend import formulas
-from ruda.backends.ascend.emit import FLOAT_PARTS, Emitter, from_memory, kind_of, stored, to_memory
+from ruda.backends.ascend.emit import (
+    FAST,
+    FLOAT_PARTS,
+    Emitter,
+    from_memory,
+    kind_of,
+    stored,
+    to_memory,
+)
 from ruda.backends.ascend.formulas import TYPES, Term
 from ruda.backends.ascend.vector.buffers import PREFIX
 from ruda.backends.ascend.vector.refusals import SUMS_AS, refuse_atomic
@@ -20,9 +29,46 @@ from ruda.errors import UnsupportedError
 from ruda.jit.emit_python import bare
 from ruda.jit.ir import Array, Atomic, Expr, Field
 
+# Stirling's series from 12 on, by recurrence below; reflected for negative arguments.
+GAMMA = """
+namespace ruda {
+RUDA_FUNCTION real64 log_gamma(real64 x) {
+    const real64 z = real64(1) / (x * x);
+    const int32_t terms[5] = {1188, -1680, 1260, -360, 12};
+    real64 s = real64(-691) / real64(360360);
+    for (int32_t k = 0; k < 5; ++k) s = s * z + real64(1) / real64(terms[k]);
+    return (x - r64(0x3fe0000000000000ull)) * log_f64(x) - x + (r64(0x3fed67f1c864beb5ull) + s / x);
+}
+RUDA_FUNCTION real64 positive_gamma(real64 x) {
+    if (x > real64(180)) return infinite64(false);
+    real64 below(1);
+    for (; x < real64(12); x = x + real64(1)) below = below * x;
+    return exp_f64(log_gamma(x)) / below;
+}
+RUDA_FUNCTION real64 tgamma(real64 x) {
+    const real64 one(1);
+    if (is_nan64(x) || (is_infinite64(x) && !signbit(x))) return x;
+    if (is_zero64(x)) return infinite64(signbit(x));
+    if (!signbit(x)) return positive_gamma(x);
+    if (floor(x) == x) return nan64();
+    return r64(0x400921fb54442d18ull) / (sinpi_f64(x) * positive_gamma(one - x));
+}
+RUDA_FUNCTION real64 lgamma(real64 x) {
+    const real64 one(1);
+    if (is_nan64(x)) return x;
+    if (is_infinite64(x) || (floor(x) == x && x <= real64(0))) return infinite64(false);
+    if (signbit(x)) {
+        const real64 s = fabs(sinpi_f64(x));
+        return log_f64(r64(0x400921fb54442d18ull) / s) - lgamma(one - x);
+    }
+    if (x == one || x == real64(2)) return real64(0);
+    return x < real64(12) ? log_f64(positive_gamma(x)) : log_gamma(x);
+}
+}  // namespace ruda
+"""
 # What a text of ours is called, or AscendC: names of the user's are changed.
 OWN = re.compile(
-    r"[A-Z]\w*|EVENT_ID\d|pipe(_\w*)?|stage|count|lanes|numbers|work|result|dynamic_ub|end\d*|at\d*"
+    r"[A-Z]\w*|EVENT_ID\d|pipe(_\w*)?|stage|count|lanes|row\d*|numbers|work|result|dynamic_ub|end\d*|at\d*"
     r"|tile\d*|(in|out|[fhiscuglm])\d+|\w+_(gm|ub|tile\d*|[fhiscugl])|bfloat16_t|events"
 )
 
@@ -205,29 +251,9 @@ class ScalarUnit(Emitter):
     # ---- functions that it lacks
 
     def floating(self, name: str, kind: str, x: list[str]) -> Term:
-        if name in ("sin", "cos", "tan", "remainder") or self.in_double(name):
-            raise UnsupportedError(
-                f"an Ascend 910B has no {name} of {'float32' if kind == 'f32' else kind} here: "
-                "its formula computes in double, or asks a library of C", self.place,
-            )  # fmt: skip
-        if name == "fma" and kind in ("f16", "bf16"):
-            raise UnsupportedError(f"an Ascend 910B has no fma of {kind}", self.place)
+        if self.function.fastmath and name in FAST:  # the chip has none of its own
+            return Term(f"{formulas.function_name(name)}_f32({', '.join(map(bare, x))})", kind)
         return super().floating(name, kind, x)
-
-    def complex(self, name: str, kind: str, x: list[str]) -> Term:
-        found = super().complex(name, kind, x)
-        if "double" in formulas.definitions(found.text):
-            raise UnsupportedError(
-                f"an Ascend 910B has no {name} of complex64 here: its formula computes in double",
-                self.place,
-            )
-        return found
-
-    def in_double(self, name: str) -> bool:
-        text = formulas.define(name, "f32")
-        return bool(text) and "double" in formulas.definitions(
-            f"{formulas.function_name(name)}_f32("
-        )
 
     def cast(self, value: Term, source: DType, target: DType) -> Term:
         to = kind_of(target)
@@ -235,3 +261,21 @@ class ScalarUnit(Emitter):
             wide = "uint64_t" if value.kind[0] == "u" else "int64_t"
             return Term(f"ruda::round_{to}(ruda::odd_f32({wide}({bare(value.text)})))", to)
         return super().cast(value, source, target)
+
+
+def in_software(text: str) -> str:
+    """Formulas of double precision by the integers of `ruda_real64.h`."""
+
+    def number(found: re.Match[str]) -> str:
+        return f"ruda::r64({struct.unpack('<Q', struct.pack('<d', float(found[0])))[0]:#x}ull)"
+
+    text = re.sub(r"(?<![\w.])\d+(?:\.\d+(?:e[+-]?\d+)?|e[+-]?\d+)(?![\w.])", number, text)
+    return re.sub(r"\bdouble\b", "ruda::real64", text)
+
+
+def definitions(text: str) -> str:
+    """The functions that a text calls, on a chip without double precision."""
+    found = formulas.definitions(text)
+    if "gamma_f32(" not in found:
+        return in_software(found)
+    return in_software(formulas.definitions("exp_f64( log_f64( sinpi_f64(" + text)) + GAMMA

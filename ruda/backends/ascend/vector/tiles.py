@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ruda.backends.ascend.vector.buffers import Plan
@@ -59,6 +60,34 @@ class Tiles(ScalarUnit):
         self.line(depth, "}")
         if not alone:
             self.line(depth, "PipeBarrier<PIPE_ALL>();")
+
+    @contextmanager
+    def row_tile(self, plan: Plan, depth: int, alone: bool, otherwise: bool) -> Iterator[None]:
+        """A row as one tile, where it fits; what the caller writes is for rows that do not."""
+        s, p, at = plan.loop, plan.program, plan.at
+        self.place = s.place
+        start, stop = bare(self.text(s.start)), bare(self.text(s.stop))
+        length = stop if start == "0" else f"{stop} - {start}"
+        if not alone:
+            self.line(depth, "PipeBarrier<PIPE_ALL>();")
+        row = self.own("row")
+        self.line(depth, f"const int64_t {at} = {start};")
+        self.line(depth, f"const int64_t {row} = {length};")
+        fits = [f"{row} > 0", *([f"{row} <= TILE"] if otherwise else [])]
+        note = "  // it stays in the unified buffer" if otherwise else ""
+        self.line(depth, f"const int32_t count = int32_t(ruda::least({row}, TILE));")
+        self.line(depth, f"if ({' && '.join([*fits, *p.checks])}) {{{note}")
+        if p.padded:
+            self.line(depth + 1, f"const int32_t lanes = ruda::whole(count, {p.wide});")
+        for v in p.scalars:
+            self.line(depth + 1, f"{self.held(v.dtype)} {self.name(v.name)} = {{}};")
+        self.render(plan, p.items, depth + 1, set())
+        if not alone:
+            self.line(depth + 1, "PipeBarrier<PIPE_ALL>();")
+        if otherwise:
+            self.line(depth, "} else {")
+        yield
+        self.line(depth, "}")
 
     def fallback(self, plan: Plan, depth: int) -> None:
         """A tile that breaks a condition goes to the scalar unit."""
