@@ -430,7 +430,7 @@ class Kernel(Generic[P]):
                     made.binary = self._cached(made, backend, target)
                     made.module = backend.load(made.binary, function, device)
             except UnsupportedError as error:
-                made.on_host = self._on_host(argument_types, device, block, error)
+                made.on_host = self._on_host(argument_types, device, block, function, error)
             for observer in tuple(observers):
                 observer.add("compile", self.__name__, device, start, time.perf_counter() - start)
             if settings.debug:
@@ -444,12 +444,13 @@ class Kernel(Generic[P]):
         argument_types: tuple[Type, ...],
         device: str,
         block: tuple[int, int, int] | None,
+        function: Function,
         error: UnsupportedError,
     ) -> OnHost:
         """A stand-in for a kernel that the device cannot run, if the policy is to use the CPU."""
         from ruda.jit import missing
 
-        missing.name_policy(error, device)
+        missing.name_policy(error, device, function)
         if not missing.moves(device):
             raise error
         return missing.OnHost(self.specialise(argument_types, "cpu", block), device, error)

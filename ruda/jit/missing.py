@@ -18,7 +18,7 @@ import numpy as np
 
 from ruda import backends
 from ruda.backends.base import ALIGNMENT, DeviceArray, Launch, warn_user
-from ruda.errors import LaunchTypeError, UnsupportedError
+from ruda.errors import KernelError, LaunchTypeError, UnsupportedError
 from ruda.jit import ir
 from ruda.settings import settings
 
@@ -34,11 +34,17 @@ def moves(device: str) -> bool:
     return settings.missing == "cpu" and device.partition(":")[0] not in HOSTS
 
 
-def name_policy(error: UnsupportedError, device: str) -> None:
+def name_policy(error: UnsupportedError, device: str, function: ir.Function) -> None:
     """Let an error of a device's compiler say which policy would allow the kernel."""
     notes = getattr(error, "__notes__", [])
-    if device.partition(":")[0] not in HOSTS and not any(HINT in n for n in notes):
-        error.add_note(f"hint: {HINT}")
+    if device.partition(":")[0] in HOSTS or any(HINT in n for n in notes):
+        return
+    cpu: Any = backends.get("cpu")
+    try:
+        cpu.emit(function, cpu.target("cpu"))
+    except KernelError:  # it is too much for the CPU, too
+        return
+    error.add_note(f"hint: {HINT}")
 
 
 class OnHost:

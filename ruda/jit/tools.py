@@ -168,7 +168,7 @@ def _emitted(found: Description) -> Any:
     try:
         return backend.emit(found.made.function, backend.target(found.made.device))
     except UnsupportedError as error:
-        missing.name_policy(error, found.made.device)
+        missing.name_policy(error, found.made.device, found.made.function)
         raise
 
 

@@ -184,3 +184,59 @@ def test_the_oracle_is_told_of_flushing(monkeypatch):
     assert accepts(kept) and accepts(zeros) and accepts(mixed) and not accepts(zeros, "cpu")
     assert not accepts(np.array([0, 2, 0], np.float32))  # the sign stays
     assert not accepts(np.array([0, np.nextafter(np.float32(2), 3), -0.0], np.float32))
+
+
+# ---- identities of real numbers ------------------------------------------------------------------
+
+
+@ruda.jit(contract=False)
+def identities(x, zero, out):
+    """What drivers take for zero, or for x: wrong for infinities, NaN, or the sign of zero."""
+    i = ruda.grid(1)
+    if i < x.size:
+        v = x[i]
+        same = v
+        negative = -v
+        none = v - v
+        nothing = x.dtype.type(0)
+        once, twice = v + 2, v + 2
+        out[0, i] = none
+        out[1, i] = v - same
+        out[2, i] = v - (v - v)
+        out[3, i] = v - x[i]
+        out[4, i] = v + (-v)
+        out[5, i] = -same + v
+        out[6, i] = v + negative
+        out[7, i] = (v + v) - (v + v)
+        out[8, i] = min(v, same) - v
+        out[9, i] = abs(v) - abs(same)
+        out[10, i] = once - twice
+        out[11, i] = v * v - same * same
+        out[12, i] = v + x.dtype.type(0)
+        out[13, i] = v + nothing
+        out[14, i] = x.dtype.type(0) - v
+        out[15, i] = v - x.dtype.type(0)
+        out[16, i] = v * x.dtype.type(0)
+        out[17, i] = v * nothing
+        out[18, i] = v / same
+        out[19, i] = (v + v) + nothing
+        if zero[0] == 0:
+            out[20, i] = v + zero[0]
+            out[21, i] = v * zero[0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_nothing_is_cancelled_that_may_be_infinite(dtype):
+    if not wgpu_device.caps_of(0)["float64"] and dtype == "float64":
+        pytest.skip("the adapter has no float64")
+    high = np.finfo(dtype).max
+    x = np.array([1, -0.0, 0.0, np.inf, -np.inf, np.nan, high, -2.5], dtype)
+    found = {}
+    for device in ("wgpu", "sim"):
+        found[device] = np.zeros((22, x.size), dtype)
+        with ruda.config(device=device):
+            identities[1, 8](x, np.zeros(1, dtype), found[device])
+    got, want = found["wgpu"], found["sim"]
+    np.testing.assert_array_equal(got, want)
+    numbers_only = want == want
+    np.testing.assert_array_equal(np.signbit(got)[numbers_only], np.signbit(want)[numbers_only])

@@ -70,6 +70,25 @@ def test_the_default_refuses_and_names_the_policies_that_allow_it(dtype, policy)
             assert (out == x).all()
 
 
+PACKED = np.dtype([("small", "u1"), ("number", "<i4")])
+
+
+@ruda.jit
+def counts_in_packed_records(x):
+    i = ruda.grid(1)
+    if i < x.size:
+        ruda.atomic.add(x["number"], i, 1)
+
+
+@on_wgpu
+def test_the_cpu_is_not_named_where_it_refuses_too():
+    with under("error"), pytest.raises(UnsupportedError, match="unaligned") as caught:
+        counts_in_packed_records[1, 4](np.zeros(4, PACKED))
+    assert not any("missing='cpu'" in n for n in getattr(caught.value, "__notes__", []))
+    with under("cpu"), pytest.raises(UnsupportedError, match="aligned elements"):
+        counts_in_packed_records[1, 4](np.zeros(4, PACKED))
+
+
 @on_wgpu
 def test_words_do_not_make_floats():
     with under("emulate"), pytest.raises(UnsupportedError, match="float64") as caught:

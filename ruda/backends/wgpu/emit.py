@@ -1489,7 +1489,7 @@ class Emitter:
             sign = "+" if name == "add" else "-"
             if not self.function.contract:  # a driver would make one operation of a product and it
                 values = [v._replace(origin="sum") if v.origin else v for v in values]
-            text = f"{x[0]} {sign} {x[1]}" if fast else total(values[0], sign, values[1])
+            text = f"{x[0]} {sign} {x[1]}" if fast else total(values[0], sign, values[1], True)
             return Term(f"({text})", kind, "sum")
         if name == "mul":
             text = f"{x[0]} * {x[1]}" if fast else product(*values)
@@ -1502,7 +1502,7 @@ class Emitter:
             exact = fast or kind == "f64" or "sqrt_f32" in self.native
             return Term(f"sqrt{'' if exact else '_f32'}({x[0]})", kind)
         if name == "neg":
-            return Term(f"(-{x[0]})", kind, values[0].origin)
+            return Term(f"(-{x[0]})", kind, joined(values[0].origin, "negated"))
         if name == "abs":
             return Term(f"abs({x[0]})", kind, "sum")
         flushes = self.flushes and kind == "f32" and not fast

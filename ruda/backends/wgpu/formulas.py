@@ -52,7 +52,7 @@ class Term(NamedTuple):
 
     text: str
     kind: str
-    origin: str = ""  # "sum", "product", or both: see `origins`
+    origin: str = ""  # "sum", "product", "negated", "zero", or several: see `origins`
 
     @property
     def type(self) -> str:
@@ -63,11 +63,29 @@ class Term(NamedTuple):
         return set()
 
 
-def total(a: Term, sign: str, b: Term) -> str:
-    """A sum or difference that no driver takes apart."""
+def total(a: Term, sign: str, b: Term, unknown: bool = False) -> str:
+    """A sum or difference that no driver takes apart.
+
+    Drivers also take `x - x` and `x + -x` for zero, and `x + 0.0` for x. With `unknown` operands,
+    which may be that for all one can tell from here, one of them is hidden.
+    """
     left, right = hidden(a, "sum"), hidden(b, "sum")
     if a.text == b.text or ("product" in a.origin and "product" in b.origin):
         right = f"opaque_{b.kind}({b.text})"
+    if not unknown:
+        return f"{left} {sign} {right}"
+    if left == a.text and is_zero(a):
+        left = f"opaque_{a.kind}({a.text})"
+    if right == b.text and is_zero(b):
+        right = f"opaque_{b.kind}({b.text})"
+    cancels = sign == "-" or "negated" in a.origin or "negated" in b.origin
+    if cancels and not is_literal(a) and not is_literal(b):
+        if left != a.text and right != b.text:  # what is hidden alike is alike
+            right = f"apart_{b.kind}({b.text})"
+        elif left == a.text and right == b.text and "product" in a.origin:
+            right = f"opaque_{b.kind}({b.text})"  # so that the product and it may be one operation
+        elif left == a.text and right == b.text:
+            left = f"opaque_{a.kind}({a.text})"
     return f"{left} {sign} {right}"
 
 
@@ -75,9 +93,18 @@ def product(a: Term, b: Term) -> str:
     """Likewise a product: with a constant, factors of another one are not joined."""
     left, right = hidden(a, "product", not is_name(b)), hidden(b, "product", not is_name(a))
     for zero, other in ((a, b), (b, a)):
-        if zero.text in ("0.0f", "0.0lf"):  # infinity times zero is NaN
+        if is_zero(zero):  # infinity times zero is NaN
             return f"{other.text} * opaque_{zero.kind}({zero.text})"
     return f"{left} * {right}"
+
+
+def is_zero(a: Term) -> bool:
+    """Whether it is a zero, or a variable that may hold that constant."""
+    return a.text in ("0.0f", "0.0lf") or "zero" in a.origin
+
+
+def is_literal(a: Term) -> bool:
+    return re.fullmatch(r"\(?-?\d[\w.+-]*\)?", a.text) is not None
 
 
 def hidden(a: Term, origin: str, when: bool = True) -> str:

@@ -188,6 +188,7 @@ _add(
     "f32 f64",
     """
 fn opaque_T(x: T) -> T { return bitcast<T>(bitcast<U>(x) + U(p.zero)); }
+fn apart_T(x: T) -> T { return bitcast<T>(bitcast<U>(x) - U(p.zero)); }  // not alike `opaque`
 fn isnan_T(x: T) -> bool { return (bitcast<U>(x) & MAGNITUDE) > INFINITE; }
 fn isinf_T(x: T) -> bool { return (bitcast<U>(x) & MAGNITUDE) == INFINITE; }
 fn isfinite_T(x: T) -> bool { return (bitcast<U>(x) & MAGNITUDE) < INFINITE; }

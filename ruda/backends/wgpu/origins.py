@@ -1,4 +1,5 @@
-"""Which variables may hold a float sum or product: drivers would join another one to it.
+"""Which variables may hold a float sum or product: drivers would join another one to it. And which
+may hold a negated number or a constant zero: drivers would cancel them against others.
 
 A driver keeps variables in registers, and re-associates chains of sums, or of products, through
 them. What is read from memory that nothing writes is neither; so is what a function returns.
@@ -15,6 +16,7 @@ from ruda.jit.ir import (
     Atomic,
     Bitcast,
     Cast,
+    Const,
     Expr,
     Function,
     Load,
@@ -26,19 +28,23 @@ from ruda.jit.ir import (
 )
 
 MADE = {"add": "sum", "sub": "sum", "abs": "sum", "mul": "product", "truediv": "product"}
-HANDED_ON = {"neg", "uniform"}  # operations whose result is as their operand
+HANDED_ON = {"uniform"}  # operations whose result is as their operand
 
 
 def origins(function: Function, is_written: Callable[[Array], bool]) -> dict[Variable, str]:
-    """For each variable that is assigned: "", "sum", "product" or "sum product"."""
+    """For each variable that is assigned the words that fit: sum, product, negated, zero."""
     found: dict[Variable, str] = {}
 
     def of(node: Expr) -> str:
         match node:
             case Read(variable):
                 return found.get(variable, "")
+            case Op("neg", (operand,)):
+                return joined(of(operand), "negated")
             case Op(name, operands):
                 return of(operands[0]) if name in HANDED_ON else MADE.get(name, "")
+            case Const(value):
+                return "zero" if value == 0 else ""
             case Select(_, then, otherwise):
                 return joined(of(then), of(otherwise))
             case Load(array):
