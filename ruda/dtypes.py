@@ -104,6 +104,8 @@ class DType:
     def __reduce__(self) -> Any:
         return as_dtype, (self.name,)
 
+    __iter__ = None  # not by `__getitem__`, which never ends
+
     # numba spells array types `float32[:]` and signatures `void(float32[:], int32)`.
     def __getitem__(self, item: Any) -> Any:
         from ruda.jit.types import array_type_from_item

@@ -133,10 +133,12 @@ def linspace(
     endpoint: bool = True,
 ) -> Tensor:
     """`num` numbers at equal distances from `start` to `stop`."""
+    place = next((v.device for v in (start, stop) if isinstance(v, Tensor)), device)
+    start, stop = (v.item() if isinstance(v, Tensor) else v for v in (start, stop))
     is_complex = isinstance(start, complex) or isinstance(stop, complex)
     kind = default_of(WEAK[complex]) if is_complex else default_float()
     values = np.linspace(start, stop, num, endpoint=endpoint)
-    return asarray(values, dtype=dtype or kind, device=device)
+    return asarray(values, dtype=dtype or kind, device=device or place)
 
 
 def eye(

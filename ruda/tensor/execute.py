@@ -375,7 +375,10 @@ def by_numpy(
             else:
                 result = np.asarray(one.row.numpy(*given))
             found[k] = result.astype(one.dtype.numpy, copy=False)
-    return [own(found[o.step], o.shape, values) for o in step.outputs]
+    out: list[np.ndarray[Any, Any]] = []
+    for o in step.outputs:  # a copy of another output is memory of its own, too
+        out.append(own(found[o.step], o.shape, [*values, *out]))
+    return out
 
 
 def own(

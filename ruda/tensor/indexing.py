@@ -359,7 +359,8 @@ def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
 def _flags(x: Tensor) -> Tensor:
     """1 for each element that is not zero, else 0, in small integers."""
     flags = astype(x.detach(), dtypes.bool_, copy=False)
-    return from_buffer(flags.buffer().view(np.uint8), x.device)
+    buffer = flags.buffer() if flags._view is None else copied(flags)
+    return from_buffer(buffer.view(np.uint8), x.device)
 
 
 # ---- indices made of arrays ----------------------------------------------------------------------

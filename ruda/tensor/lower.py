@@ -177,8 +177,33 @@ class Values:
         if k not in self.values:
             given = tuple(self.value(i) for i in one.inputs)
             found = trace(ops.OPS[one.row], given, one.dtypes)
+            found = self.once(found, f"t{k}{self.suffix}")
             self.values[k] = self.assign(f"t{k}{self.suffix}", found)
         return self.values[k]
+
+    def once(self, value: ir.Expr, name: str) -> ir.Expr:
+        """The expression with what stands in it several times computed before, once: an emitter
+        would write it out each time, and formulas of complex numbers grow beyond compilers."""
+        uses: dict[int, int] = {}
+
+        def count(node: ir.Expr) -> None:
+            uses[id(node)] = uses.get(id(node), 0) + 1
+            if uses[id(node)] == 1:
+                for child in ir.expressions(node):
+                    count(child)
+
+        known: dict[int, ir.Expr] = {}
+
+        def change(node: ir.Expr) -> ir.Expr:
+            if id(node) not in known:
+                made = ir.map_children(node, change)
+                if uses[id(node)] > 1 and isinstance(node, ir.Op | ir.Select):
+                    made = self.assign(f"{name}_{len(known)}", made)
+                known[id(node)] = made
+            return known[id(node)]
+
+        count(value)
+        return change(value)
 
 
 def declared(

@@ -17,7 +17,7 @@ from ruda.tensor.launches import launch_on_tensors
 from ruda.tensor.linalg import diagonal
 from ruda.tensor.ops import OPS
 from ruda.tensor.routing import call_reduce, call_vectorized
-from ruda.tensor.tensor import Tensor, astype, copy_of, function, reshape
+from ruda.tensor.tensor import Tensor, asarray, astype, copy_of, function, reshape
 
 ALONG_AXIS: dict[str, Callable[..., Any]] = {
     "mean": mean, "std": std, "var": var, "argmax": indexing.argmax, "argmin": indexing.argmin,
@@ -89,6 +89,9 @@ def array_function(
     """A function of NumPy on tensors is ruda's of that name; never a copy to the host unasked."""
     import ruda.tensor
 
+    if called in ABOUT:
+        return ABOUT[called](*values, **named)
+    values, named = (_tensors(v, self.device) for v in (values, named))
     space: Any = ruda.tensor
     for part in called.__module__.split(".")[1:]:
         space = getattr(space, part, None)
@@ -107,6 +110,55 @@ def array_function(
         values, named = (first,), {"axis": rest[0], **named}
     given = {k: v for k, v in named.items() if v is not np._NoValue}
     return ours(*values, **given)
+
+
+def _tensors(value: Any, device: str) -> Any:
+    """NumPy's arrays beside tensors, where those are; also inside of sequences."""
+    if type(value) in (tuple, list):
+        return type(value)(_tensors(v, device) for v in value)
+    if type(value) is dict:
+        return {k: _tensors(v, device) for k, v in value.items()}
+    return asarray(value, device=device) if isinstance(value, np.ndarray) else value
+
+
+def _unique(
+    x: Tensor, return_index: bool = False, return_inverse: bool = False,
+    return_counts: bool = False, **named: Any,
+) -> Any:  # fmt: skip
+    """`np.unique` of all elements."""
+    from ruda.tensor import ordering
+
+    if named.get("axis") is not None:
+        raise TypeError("`numpy.unique` of ruda tensors is of all elements, not along an axis")
+    found = ordering.unique_all(x)
+    asked = (return_index, return_inverse, return_counts)
+    more = [v for v, wanted in zip((*found[1:],), asked, strict=True) if wanted]
+    return (found[0], *more) if more else found[0]
+
+
+def _share(x: Any, y: Any, max_work: Any = None) -> bool:
+    alike = isinstance(x, Tensor) and isinstance(y, Tensor)
+    return x._storage is y._storage if alike else np.may_share_memory(np.asarray(x), np.asarray(y))
+
+
+# NumPy's questions about arrays, and functions that the standard has under other forms.
+ABOUT: dict[Any, Callable[..., Any]] = {
+    np.ndim: lambda a: a.ndim,
+    np.shape: lambda a: a.shape,
+    np.size: lambda a, axis=None: a.size if axis is None else a.shape[axis],
+    np.iscomplexobj: lambda x: x.dtype.kind == "complex",
+    np.isrealobj: lambda x: x.dtype.kind != "complex",
+    np.may_share_memory: _share,
+    np.unique: _unique,
+    np.atleast_1d: lambda *xs: _at_least(xs, 1),
+    np.atleast_2d: lambda *xs: _at_least(xs, 2),
+}
+
+
+def _at_least(values: tuple[Any, ...], ndim: int) -> Any:
+    tensors = [v if isinstance(v, Tensor) else asarray(v) for v in values]
+    out = tuple(reshape(v, (1,) * (ndim - v.ndim) + v.shape) for v in tensors)
+    return out[0] if len(out) == 1 else out
 
 
 POSITIONAL_AXIS = {

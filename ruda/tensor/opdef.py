@@ -121,6 +121,11 @@ class Row:
     def _dtypes(self, inputs: tuple[DType, ...]) -> tuple[DType, DType]:
         checked = inputs[1:] if self.rule == "condition" else inputs
         wrong = next((d for d in checked if d.kind not in TAKES[self.takes]), None)
+        if wrong is not None and wrong.kind == "bool" and len(checked) > 1:
+            # Bools beside numbers are 0 and 1, as everywhere else in Python.
+            wrong = next((d for d in checked if d.kind not in (*TAKES[self.takes], "bool")), None)
+            if wrong is None and _common(checked).kind == "bool":
+                wrong = checked[0]
         if wrong is None and self.rule == "condition" and inputs[0].kind != "bool":
             wrong = inputs[0]
         if wrong is not None:

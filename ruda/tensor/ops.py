@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ruda.tensor.opdef import Row, Scalar, f
+from ruda.tensor import complexes
+from ruda.tensor.complexes import also_of_complex
+from ruda.tensor.opdef import Row, Scalar, apply, f
 
 OPS: dict[str, Row] = {}
 
@@ -118,6 +120,15 @@ def _integer_or(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def expression(x: Any) -> Any:
         return x if x.is_integer else function(x)
+
+    return expression
+
+
+def _of_bools(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The sum of bools is whether one is true, the product whether both are: as in NumPy."""
+
+    def expression(x: Any, y: Any) -> Any:
+        return apply(name, x, y) if x.dtype.kind == "bool" else function(x, y)
 
     return expression
 
@@ -259,9 +270,9 @@ GRADIENTS: dict[str, Callable[..., tuple[Any, ...]]] = {
 
 # ---- arithmetic ----------------------------------------------------------------------------------
 # fmt: off
-elementwise("add",          "x1 x2", "numbers", "same",  lambda x, y: x + y,  np.add,         "The sum.", "__add__")
+elementwise("add",          "x1 x2", "any",     "same",  _of_bools("or", lambda x, y: x + y),  np.add,         "The sum.", "__add__")
 elementwise("subtract",     "x1 x2", "numbers", "same",  lambda x, y: x - y,  np.subtract,    "The difference.", "__sub__")
-elementwise("multiply",     "x1 x2", "numbers", "same",  lambda x, y: x * y,  np.multiply,    "The product.", "__mul__")
+elementwise("multiply",     "x1 x2", "any",     "same",  _of_bools("and", lambda x, y: x * y),  np.multiply,    "The product.", "__mul__")
 elementwise("divide",       "x1 x2", "numbers", "float", lambda x, y: x / y,  np.true_divide, "The quotient; of integers in floats.", "__truediv__")
 elementwise("floor_divide", "x1 x2", "reals",   "same",  _floor_divide_expression, _floor_divide, "The quotient rounded down; of integers by 0: 0.", "__floordiv__")
 elementwise("remainder",    "x1 x2", "reals",   "same",  lambda x, y: x % y,  _remainder,     "What floor division leaves, with the divisor's sign; of integers by 0: 0.", "__mod__")
@@ -306,35 +317,35 @@ elementwise("sqrt",      "x",     "inexact", "float", f.sqrt,    np.sqrt,      "
 elementwise("cbrt",      "x",     "floats",  "float", f.cbrt,    np.cbrt,      "The cubic root.")
 elementwise("exp",       "x",     "inexact", "float", f.exp,     np.exp,       "e**x.")
 elementwise("exp2",      "x",     "floats",  "float", f.exp2,    np.exp2,      "2**x.")
-elementwise("expm1",     "x",     "inexact", "float", f.expm1,   np.expm1,     "e**x - 1, exact for small x.")
-elementwise("log",       "x",     "inexact", "float", f.log,     np.log,       "The natural logarithm.")
-elementwise("log2",      "x",     "inexact", "float", f.log2,    np.log2,      "The logarithm to base 2.")
-elementwise("log10",     "x",     "inexact", "float", f.log10,   np.log10,     "The logarithm to base 10.")
-elementwise("log1p",     "x",     "inexact", "float", f.log1p,   np.log1p,     "log(1 + x), exact for small x.")
+elementwise("expm1",     "x",     "inexact", "float", also_of_complex("expm1"),   complexes.by_standard(complexes.expm1, np.expm1),     "e**x - 1, exact for small x.")
+elementwise("log",       "x",     "inexact", "float", also_of_complex("log"),     np.log,       "The natural logarithm.")
+elementwise("log2",      "x",     "inexact", "float", also_of_complex("log2"),    np.log2,      "The logarithm to base 2.")
+elementwise("log10",     "x",     "inexact", "float", also_of_complex("log10"),   np.log10,     "The logarithm to base 10.")
+elementwise("log1p",     "x",     "inexact", "float", also_of_complex("log1p"),   complexes.by_standard(complexes.log1p, np.log1p),     "log(1 + x), exact for small x.")
 elementwise("logaddexp", "x1 x2", "floats",  "float", _logaddexp, np.logaddexp, "log(e**x1 + e**x2).")
 elementwise("hypot",     "x1 x2", "floats",  "float", f.hypot,   np.hypot,     "sqrt(x1**2 + x2**2) without overflow.")
 elementwise("sigmoid",   "x",     "floats",  "float", f.sigmoid, lambda x: (1 / (1 + np.exp(-x))).astype(x.dtype), "1 / (1 + e**-x).")
 
 # ---- trigonometry --------------------------------------------------------------------------------
-elementwise("sin",   "x",     "inexact", "float", f.sin,   np.sin,     "The sine of an angle in radians.")
-elementwise("cos",   "x",     "inexact", "float", f.cos,   np.cos,     "The cosine of an angle in radians.")
-elementwise("tan",   "x",     "inexact", "float", f.tan,   np.tan,     "The tangent of an angle in radians.")
-elementwise("asin",  "x",     "inexact", "float", f.asin,  np.arcsin,  "The angle whose sine is x.")
-elementwise("acos",  "x",     "inexact", "float", f.acos,  np.arccos,  "The angle whose cosine is x.")
-elementwise("atan",  "x",     "inexact", "float", f.atan,  np.arctan,  "The angle whose tangent is x.")
+elementwise("sin",   "x",     "inexact", "float", also_of_complex("sin"),   np.sin,     "The sine of an angle in radians.")
+elementwise("cos",   "x",     "inexact", "float", also_of_complex("cos"),   np.cos,     "The cosine of an angle in radians.")
+elementwise("tan",   "x",     "inexact", "float", also_of_complex("tan"),   np.tan,     "The tangent of an angle in radians.")
+elementwise("asin",  "x",     "inexact", "float", also_of_complex("asin"),  np.arcsin,  "The angle whose sine is x.")
+elementwise("acos",  "x",     "inexact", "float", also_of_complex("acos"),  np.arccos,  "The angle whose cosine is x.")
+elementwise("atan",  "x",     "inexact", "float", also_of_complex("atan"),  np.arctan,  "The angle whose tangent is x.")
 elementwise("atan2", "x1 x2", "floats",  "float", f.atan2, np.arctan2, "The angle of the point (x2, x1).")
-elementwise("sinh",  "x",     "inexact", "float", f.sinh,  np.sinh,    "The hyperbolic sine.")
-elementwise("cosh",  "x",     "inexact", "float", f.cosh,  np.cosh,    "The hyperbolic cosine.")
-elementwise("tanh",  "x",     "inexact", "float", f.tanh,  np.tanh,    "The hyperbolic tangent.")
-elementwise("asinh", "x",     "inexact", "float", f.asinh, np.arcsinh, "The inverse of sinh.")
-elementwise("acosh", "x",     "inexact", "float", f.acosh, np.arccosh, "The inverse of cosh.")
-elementwise("atanh", "x",     "inexact", "float", f.atanh, np.arctanh, "The inverse of tanh.")
+elementwise("sinh",  "x",     "inexact", "float", also_of_complex("sinh"),  np.sinh,    "The hyperbolic sine.")
+elementwise("cosh",  "x",     "inexact", "float", also_of_complex("cosh"),  np.cosh,    "The hyperbolic cosine.")
+elementwise("tanh",  "x",     "inexact", "float", also_of_complex("tanh"),  complexes.by_standard(complexes.tanh, np.tanh),    "The hyperbolic tangent.")
+elementwise("asinh", "x",     "inexact", "float", also_of_complex("asinh"), np.arcsinh, "The inverse of sinh.")
+elementwise("acosh", "x",     "inexact", "float", also_of_complex("acosh"), np.arccosh, "The inverse of cosh.")
+elementwise("atanh", "x",     "inexact", "float", also_of_complex("atanh"), np.arctanh, "The inverse of tanh.")
 
 # ---- rounding and parts --------------------------------------------------------------------------
 elementwise("floor",     "x",     "reals",   "same",  _integer_or(f.floor), np.floor, "The greatest whole number that is not above x.")
 elementwise("ceil",      "x",     "reals",   "same",  _integer_or(f.ceil),  np.ceil,  "The least whole number that is not below x.")
 elementwise("trunc",     "x",     "reals",   "same",  _integer_or(f.trunc), np.trunc, "x without its fraction.")
-elementwise("round",     "x",     "numbers", "same",  _integer_or(f.rint),  np.round, "The nearest whole number, halves to even.")
+elementwise("round",     "x",     "numbers", "same",  _integer_or(also_of_complex("rint")),  np.round, "The nearest whole number, halves to even.")
 elementwise("copysign",  "x1 x2", "floats",  "float", f.copysign,  np.copysign,  "The magnitude of x1 with the sign of x2.")
 elementwise("nextafter", "x1 x2", "floats",  "float", f.nextafter, np.nextafter, "The next number from x1 towards x2.")
 elementwise("real",      "x",     "numbers", "parts", lambda x: f.real(x) if x.dtype.kind == "complex" else x, np.real, "The real part.")

@@ -343,6 +343,10 @@ class Tensor:
         out._storage.node.story = f"{self.nbytes} bytes from {home} to {name}"
         return attach(out, "to_device", lambda g, out, x: (g.to_device(home),), (self,))
 
+    def __reduce__(self) -> Any:
+        """Pickled and copied as its elements, with its device."""
+        return _unpickled, (self.numpy(), self.device, self.dtype.name)
+
     def __ruda_explain__(self) -> Any:
         from ruda.tensor.explanation import of_tensor
 
@@ -528,6 +532,10 @@ def copy_of(x: Tensor) -> Tensor:
     """A tensor of its own with the same elements."""
     out = from_node(graph.record(conversion(x.dtype), [x.node()]))
     return attach(out, "copy", lambda g, out, x: (g,), (x,))
+
+
+def _unpickled(array: np.ndarray[Any, Any], device: str, dtype: str) -> Tensor:
+    return asarray(array, dtype=dtype, device=device)
 
 
 def copied(t: Tensor) -> Any:
@@ -847,7 +855,7 @@ def broadcast_to(x: Tensor, /, shape: Sequence[int]) -> Tensor:
         n in (1, m) for n, m in zip(seen.shape, shape[missing:], strict=True)
     )
     if not fits:
-        raise ShapeError(f"a tensor of shape {x.shape} does not broadcast to {shape}")
+        raise ShapeError(f"a tensor of shape {x.shape} cannot be broadcast to {shape}")
     strides = tuple(
         s if n == m else 0
         for n, m, s in zip(seen.shape, shape[missing:], seen.strides, strict=True)
@@ -872,12 +880,9 @@ def reshape(x: Tensor, /, shape: Any, *, copy: bool | None = None) -> Tensor:
         raise ShapeError(f"a tensor of shape {x.shape} cannot have the shape {given}")
     new = tuple(wanted)
     seen = x._seen()
-    whole = memory.contiguous(seen.shape)
-    in_order = all(
-        a == b for a, b, n in zip(seen.strides, whole.strides, seen.shape, strict=True) if n != 1
-    )
-    if in_order and not copy:
-        out = x._through(View(new, memory.contiguous(new).strides, seen.offset))
+    strides = reshaped(seen.shape, seen.strides, new)
+    if strides is not None and not copy:
+        out = x._through(View(new, strides, seen.offset))
     elif copy is False:
         raise ValueError(f"a tensor of shape {x.shape} and these strides needs a copy")
     else:
@@ -885,7 +890,41 @@ def reshape(x: Tensor, /, shape: Any, *, copy: bool | None = None) -> Tensor:
     return attach(out, "reshape", lambda g, out, x: (reshape(g, x.shape),), (x,))
 
 
+def reshaped(
+    shape: tuple[int, ...], strides: tuple[int, ...], new: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """The strides of a view with another shape; None where its elements need a copy.
+
+    >>> reshaped((6, 2), (1, 6), (2, 3, 2)), reshaped((6, 2), (1, 6), (12,))
+    ((3, 1, 6), None)
+    """
+    if math.prod(new) == 0:
+        return memory.contiguous(new).strides
+    old = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
+    out: list[int] = []
+    count, step, k = 1, 1, len(old)  # elements in groups of axes that lie behind each other
+    for n in reversed(new):
+        if n == 1:
+            out.append(step * count)
+            continue
+        if count == 1:
+            k -= 1
+            count, step = old[k]
+        while count % n:  # more axes: those that continue this one
+            k -= 1
+            if k < 0 or old[k][1] != count * step:
+                return None
+            count *= old[k][0]
+        out.append(step)
+        count, step = count // n, step * n
+    return tuple(out[::-1])
+
+
 # ---- operators -----------------------------------------------------------------------------------
+
+
+# In place, a result becomes the tensor's dtype, but no float an integer.
+KIND_ORDER = {"bool": 0, "int": 1, "uint": 1, "float": 2, "complex": 3}
 
 
 def _add_operators() -> None:
@@ -952,7 +991,8 @@ def _add_operators() -> None:
             result = call(old, other)
             if result.shape != self.shape:
                 raise ShapeError(f"`{name}` in place: the result has shape {result.shape}")
-            if promote(result.dtype, self.dtype) is not self.dtype:
+            fits = promote(result.dtype, self.dtype) is self.dtype
+            if not fits and KIND_ORDER[result.dtype.kind] > KIND_ORDER[self.dtype.kind]:
                 raise DTypeError(f"`{name}` in place: {result.dtype} does not fit {self.dtype}")
             result = astype(result, self.dtype, copy=False)
             if self._view is None:

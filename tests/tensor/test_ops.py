@@ -108,6 +108,9 @@ def test_elementwise_rows_compiled_for_the_host_match_numpy(row, dtype, rng):
 
 
 def check_row(row, dtype, device, fusion, rng):
+    slow = device.startswith("wgpu") and dtype is dtypes.complex128 and row.takes == "inexact"
+    if slow and not LONG:
+        pytest.skip("seconds of a software device's compiler for each: in the long tests")
     arrays = arguments(row, rng, dtype, 101)
     inputs = tuple(dtypes.as_dtype(a.dtype) for a in arrays)
     at, result = row.dtypes(inputs)
@@ -116,7 +119,7 @@ def check_row(row, dtype, device, fusion, rng):
             tensors = [ruda.asarray(a, device=device) for a in arrays]
             found = getattr(ruda, row.name)(*tensors).numpy()
         except DeviceError:
-            assert lacks(device, dtype, at, result) or at.kind == "complex"
+            assert lacks(device, dtype, at, result)
             return
     assert found.dtype == result.numpy
     check(found, expected(row, arrays, inputs), row, arrays)
@@ -192,7 +195,7 @@ def test_operands_broadcast(left, right, device, rng):
 
 
 def test_shapes_that_do_not_fit_are_errors_at_once():
-    with pytest.raises(ShapeError, match=r"`add`: shapes \(3,\) and \(4,\) do not broadcast"):
+    with pytest.raises(ShapeError, match=r"`add`: shapes \(3,\) and \(4,\) cannot be broadcast"):
         ruda.zeros(3) + ruda.zeros(4)
 
 

@@ -1,11 +1,16 @@
 """The array API standard: every name, and results against its strict reference namespace."""
 
+import cmath
+import math
+import os
+
 import array_api_strict as strict
 import numpy as np
 import pytest
 
 import ruda
 
+LONG = os.environ.get("RUDA_LONG_TESTS") == "1"
 SKIP = {
     "ArrayAPIStrictFlags", "Device", "ModuleType", "fft", "get_array_api_strict_flags", "linalg",
     "reset_array_api_strict_flags", "set_array_api_strict_flags",
@@ -133,3 +138,101 @@ def test_argsort_is_stable_both_ways():
     x = ruda.asarray([1, 0, 1, 0])
     assert ruda.argsort(x).tolist() == [1, 3, 0, 2]
     assert ruda.argsort(x, descending=True).tolist() == [0, 2, 1, 3]
+
+
+# ---- complex numbers -----------------------------------------------------------------------------
+
+NUMBERS = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 30.0, 1e-5, math.inf, -math.inf, math.nan]
+COMPLEX = ["acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "exp", "log", "log10",
+           "sin", "sinh", "sqrt", "tan", "tanh"]  # fmt: skip
+NAN = math.nan
+# Where the standard is later than the edition of C that Python's functions follow.
+LATER = {
+    ("acosh", "0 nan"): (NAN, math.pi / 2), ("tanh", "0 nan"): (0.0, NAN),
+    ("tan", "nan 0"): (NAN, 0.0),
+}  # fmt: skip
+
+
+def special(name, z):
+    """What the standard says, or None where Python raises an error instead."""
+    shown = " ".join("nan" if p != p else "0" if p == 0 else "x" for p in (z.real, z.imag))
+    if (name, shown) in LATER:
+        return complex(*LATER[name, shown])
+    try:
+        return getattr(cmath, name)(z)
+    except (ValueError, OverflowError):
+        return None
+
+
+def agrees(found, wanted, z):
+    """Equal to rounding; beside infinities and NaN the standard leaves some signs open."""
+    finite = math.isfinite(z.real) and math.isfinite(z.imag)
+    for p, q in ((found.real, wanted.real), (found.imag, wanted.imag)):
+        if math.isnan(p) or math.isnan(q):
+            if math.isnan(p) != math.isnan(q):
+                return False
+        elif finite:
+            if p != q and abs(p - q) > 1e-5 * abs(wanted):
+                return False
+            if p == q == 0 and math.copysign(1, p) != math.copysign(1, q):
+                return False
+        elif abs(p) != abs(q) and abs(abs(p) - abs(q)) > 1e-5 * abs(q):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_functions_of_complex_numbers_have_the_standards_special_cases(name, device):
+    if device not in ("cpu", "sim") and not LONG and name not in ("acos", "exp", "log", "sqrt"):
+        pytest.skip("seconds of a software device's compiler: in the long tests")
+    z = np.array([complex(a, b) for a in NUMBERS for b in NUMBERS], "complex64")
+    found = getattr(ruda, name)(ruda.asarray(z, device=device)).numpy()
+    wrong = {
+        x: (complex(f), special(name, x))
+        for x, f in zip(z.tolist(), found, strict=True)
+        if special(name, x) is not None and not agrees(complex(f), special(name, x), x)
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("z", "wanted"),
+    [
+        ((0.0, 0.0), (0.0, 0.0)), ((0.0, -0.0), (0.0, -0.0)), ((math.inf, 0.0), (math.inf, 0.0)),
+        ((-math.inf, 1.0), (-1.0, 0.0)), ((math.inf, 1.0), (math.inf, math.inf)),
+        ((math.inf, 2.0), (-math.inf, math.inf)), ((-math.inf, math.inf), (-1.0, 0.0)),
+        ((math.inf, math.inf), (math.inf, NAN)), ((-math.inf, NAN), (-1.0, 0.0)),
+        ((math.inf, NAN), (math.inf, NAN)), ((NAN, 0.0), (NAN, 0.0)), ((NAN, 1.0), (NAN, NAN)),
+        ((1.0, math.inf), (NAN, NAN)), ((1.0, NAN), (NAN, NAN)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("fusion", ["0", "1"])
+def test_expm1_of_complex_numbers(z, wanted, fusion, device):
+    if device not in ("cpu", "sim") and not LONG:
+        pytest.skip("seconds of a software device's compiler: in the long tests")
+    with ruda.config(fusion=fusion):
+        found = ruda.expm1(ruda.asarray(np.array([complex(*z)]), device=device)).numpy()[0]
+    np.testing.assert_array_equal([found.real, abs(found.imag)], [wanted[0], abs(wanted[1])])
+    if wanted[1] == 0 and z[1] == z[1] and abs(z[0]) < 1:
+        assert np.signbit(found.imag) == np.signbit(wanted[1])
+
+
+def test_small_complex_numbers_keep_their_digits(device):
+    """log, log1p and expm1 near their zeros, where the simple formulas lose all."""
+    if device not in ("cpu", "sim") and not LONG:
+        pytest.skip("seconds of a software device's compiler: in the long tests")
+    z = np.array([1e-5 + 2e-5j, -3e-6 + 1e-7j, 1e-7j], "complex64")
+    wide = z.astype("complex128")
+    for name, given, wanted in (
+        ("log1p", z, np.log1p(wide)), ("expm1", z, np.expm1(wide)),
+        ("log", (1j * np.ones(3) + z).astype("c8"), None),
+    ):  # fmt: skip
+        wanted = np.log(given.astype("c16")) if wanted is None else wanted
+        found = getattr(ruda, name)(ruda.asarray(given, device=device)).numpy()
+        assert np.all(np.abs(found - wanted) <= 1e-6 * np.abs(wanted))
+
+
+@pytest.mark.parametrize("z", [0, -3, 3 + 4j, 1e-30j, complex(0, -0.0)])
+def test_the_sign_of_a_complex_number(z, device):
+    found = ruda.sign(ruda.asarray(np.array([z], "c8"), device=device)).numpy()[0]
+    np.testing.assert_allclose(found, z / abs(z) if z else 0, rtol=1e-6)

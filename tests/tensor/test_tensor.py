@@ -60,6 +60,15 @@ def test_a_write_through_one_view_is_seen_by_all(device):
     assert x.tolist() == [[0, 0, 1, 0], [0, 0, 6, 0], [0, 0, 1, 0]]
 
 
+@pytest.mark.parametrize("n", [5, 10_000])
+def test_a_copy_of_what_is_not_computed_yet_is_a_copy(n, device):
+    x = ruda.exp(ruda.zeros(n, device=device))
+    y = ruda.asarray(x, copy=True)
+    ruda.realize(x, y)
+    y[0] = 7
+    assert x[:2].tolist() == [1, 1] and y[:2].tolist() == [7, 1]
+
+
 def test_values_taken_before_a_write_stay(device):
     x = ruda.asarray([1.0, 2.0], device=device)
     y = x * 2  # not computed yet
@@ -123,6 +132,21 @@ def test_boolean_and_integer_arrays_as_indices(rng):
     x[x > 0] = 0
     a[a > 0] = 0
     np.testing.assert_array_equal(x.numpy(), a)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [lambda p, m: p.broadcast_to(m[:1, :1], (3, 4)), lambda p, m: m.T, lambda p, m: m[::-1, 1:]],
+)
+def test_masks_that_are_views(view, device, rng):
+    mask = rng.random((3, 4)) < 0.5
+    mask[0, 0] = True
+    ours, wanted = view(ruda, ruda.asarray(mask, device=device)), view(np, mask)
+    for found, expected in zip(ruda.nonzero(ours), np.nonzero(wanted), strict=True):
+        np.testing.assert_array_equal(found.numpy(), expected)
+    x = ruda.zeros(wanted.shape, device=device)
+    x[ours] = 1
+    np.testing.assert_array_equal(x.numpy(), wanted)
 
 
 def test_in_place_operators_keep_the_dtype():
