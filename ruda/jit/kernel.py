@@ -52,6 +52,7 @@ from ruda.jit.types import (
     Type,
     parse_signature,
     type_of,
+    untitled,
 )
 from ruda.settings import settings
 
@@ -774,6 +775,7 @@ class Configured:
             for t in argument_types
         )
         simple = numbers and all(type(v) in PLAIN or _on_host(v) for v in values)
+        simple = simple and not any(_is_titled(v) for v in values)
         ready = Ready(argument_types, made, captures, launcher, simple)
         if kinds is not None:
             if self._ready[0] != state or len(self._ready[1]) >= MAX_CONFIGURATIONS:
@@ -858,19 +860,30 @@ def flatten_arguments(values: Sequence[Any], types: Sequence[Type]) -> list[Any]
             case TupleType(items=items):
                 out += flatten_arguments(value, items)
             case RecordType():
-                out.append(np.asarray(value).reshape(1))
+                out.append(_without_titles(np.asarray(value).reshape(1)))
             case DType() if isinstance(value, enum.Enum):
                 out.append(value.value)
             case DType() if not kind.weak and getattr(value, "dtype", None) != kind.numpy:
                 out.append(fitted_scalar(value, kind))
             case ArrayType() if type(value) is DeviceArray:
-                out.append(value._shadow if value.storage.on_host else value)
+                out.append(_without_titles(value._shadow) if value.storage.on_host else value)
             case ArrayType() if isinstance(value, np.ndarray):
                 # A subclass may read elements in a way of its own: memmap, matrix.
-                out.append(value if type(value) is np.ndarray else value.view(np.ndarray))
+                plain = value if type(value) is np.ndarray else value.view(np.ndarray)
+                out.append(_without_titles(plain))
             case _:
                 out.append(getattr(value, "__ruda_host__", value))
     return out
+
+
+def _is_titled(value: Any) -> bool:
+    """Whether an array has records whose fields have titles."""
+    dtype = getattr(value, "dtype", None)
+    return isinstance(dtype, np.dtype) and dtype.names is not None and untitled(dtype) is not dtype
+
+
+def _without_titles(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return array.view(untitled(array.dtype)) if _is_titled(array) else array
 
 
 def fitted_scalar(value: Any, dtype: DType) -> Any:

@@ -241,6 +241,23 @@ def record_type(dtype: np.dtype[Any]) -> RecordType:
     return RecordType(tuple(rows), dtype.itemsize)
 
 
+@functools.lru_cache(maxsize=1024)
+def untitled(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The same layout without the titles of fields, which say nothing to kernels."""
+    if dtype.subdtype is not None:
+        element, shape = dtype.subdtype
+        return np.dtype((untitled(element), shape))
+    if dtype.names is None or dtype.fields is None:
+        return dtype
+    fields = [dtype.fields[name] for name in dtype.names]
+    formats = [untitled(field[0]) for field in fields]
+    if all(len(f) == 2 and f[0] is plain for f, plain in zip(fields, formats, strict=True)):
+        return dtype
+    offsets = [field[1] for field in fields]
+    layout = {"names": list(dtype.names), "formats": formats, "offsets": offsets}
+    return np.dtype(layout | {"itemsize": dtype.itemsize}, align=dtype.isalignedstruct)
+
+
 def element_type(dtype: np.dtype[Any]) -> ElementType:
     """The element type of arrays of a NumPy dtype; DTypeError where ruda has none."""
     return record_type(dtype) if dtype.names is not None else as_dtype(dtype)

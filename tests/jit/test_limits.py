@@ -95,6 +95,27 @@ def test_records_of_foreign_byte_order_are_told_what_to_do(device):
         kernel[1, 1](np.zeros(2, [("a", ">f4"), ("b", "<i4")]))
 
 
+def test_titles_of_fields_say_nothing_to_kernels(device):
+    """NumPy compares them with the dtype; also in records within records, and scalars."""
+    kernel = defined(
+        "@ruda.jit\ndef kernel(x, r, out):\n    i = ruda.grid(1)\n"
+        "    if i < x.size:\n        x[i].a = x[i].p.c + r.p.c\n        out[i] = x[i].b\n"
+    )
+    inner = np.dtype([(("what c is", "c"), "<i4")])
+    titled = np.dtype([(("what a is", "a"), "<f4"), (("", "b"), "<f4"), ("p", inner)])
+    for dtype in (titled, np.dtype([("a", "<f4"), ("b", "<f4"), ("p", [("c", "<i4")])]), titled):
+        x, out = np.zeros(5, dtype), np.zeros(5, np.float32)
+        x["b"], x["p"]["c"] = 2, np.arange(5)
+        with ruda.config(device=device):
+            d, e = ruda.to_device(x), ruda.to_device(out)
+            for _ in range(3):
+                kernel[1, 8](x, x[3], out)
+                kernel[1, 8](d, x[3], e)
+        for records, numbers in ((x, out), (d.copy_to_host(), e.copy_to_host())):
+            assert records["a"].tolist() == [3, 4, 5, 6, 7] and numbers.tolist() == [2] * 5
+            assert records.dtype == dtype
+
+
 @pytest.mark.parametrize("size", (2**20 + 1, 2**40, 2**62))
 def test_dynamic_shared_memory_has_a_limit(size):
     kernel = defined(
