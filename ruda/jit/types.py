@@ -254,8 +254,11 @@ def untitled(dtype: np.dtype[Any]) -> np.dtype[Any]:
     if all(len(f) == 2 and f[0] is plain for f, plain in zip(fields, formats, strict=True)):
         return dtype
     offsets = [field[1] for field in fields]
-    layout = {"names": list(dtype.names), "formats": formats, "offsets": offsets}
-    return np.dtype(layout | {"itemsize": dtype.itemsize}, align=dtype.isalignedstruct)
+    layout: Any = {"names": list(dtype.names), "formats": formats, "offsets": offsets}
+    found: np.dtype[Any] = np.dtype(
+        layout | {"itemsize": dtype.itemsize}, align=dtype.isalignedstruct
+    )
+    return found
 
 
 def element_type(dtype: np.dtype[Any]) -> ElementType:
