@@ -12,6 +12,11 @@ block   the threads of a block go through a row together, and put their parts to
 row     a thread goes through a row of its own: short rows, or rows whose neighbours lie side by
         side; on the CPU `column` has the threads of a block take each step together
 
+On a GPU of NVIDIA a thread takes a `chunk` of elements at a time: all their loads are on the way
+before the first one is used, which is what its bandwidth needs. A row that fits the registers of
+its block is `held` there, read once whatever is computed of it. Threads put their parts together by
+exchanges within warps.
+
 `parts` of a row: with few long rows each is divided among blocks; a second kernel reduces the
 parts.
 """
@@ -21,7 +26,7 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -36,6 +41,7 @@ from ruda.tensor.opdef import Row, Scalar, constant, trace
 
 BLOCK = 256
 MAX_SIDE = 65535  # of a grid beside x
+WARP, ALL = 32, 0xFFFFFFFF  # lanes of a warp, and the mask that names them
 Reference = tuple[str, int]  # ("array" | "number" | "op", its place in the group)
 # What is dear to compute again: where the host needs it twice, it is kept in an output's memory.
 DEAR = frozenset(
@@ -70,6 +76,10 @@ class Group:
     block    threads of a block
     flat     whether the axes are counted by one thread index: a grid's other axes are short
     keeps    whether dear values are kept in outputs
+    chunk    elements that a thread takes at a time
+    held     whether a chunk is all of a thread's row, and stays in registers
+    even     whether chunks are full
+    warps    whether threads exchange values within warps
     """
 
     ops: tuple[Op, ...]
@@ -83,6 +93,10 @@ class Group:
     block: int = BLOCK
     flat: bool = False
     keeps: bool = False
+    chunk: int = 1
+    held: bool = False
+    even: bool = False
+    warps: bool = False
 
     def parameters(self) -> tuple[str, ...]:
         outputs = [f"out{k}" for k in range(len(self.outputs))]
@@ -140,9 +154,11 @@ class Values:
         where: Sequence[ir.Expr],
         suffix: str = "",
         around: Values | None = None,
+        registers: Mapping[int, ir.Expr] | None = None,
     ) -> None:
         self.group, self.arrays, self.numbers, self.where = group, arrays, numbers, where
         self.suffix, self.around = suffix, around
+        self.registers = registers or {}  # input arrays whose elements are loaded already
         self.body: list[ir.Statement] = []
         self.loads: dict[int, ir.Expr] = {}
         self.values: dict[int, ir.Expr] = {}
@@ -152,8 +168,9 @@ class Values:
         if self.around is not None and all(a < self.group.outer for a in axes):
             return self.around.load(k)  # the same for the whole row
         if k not in self.loads:
-            array = self.arrays[k]
-            loaded = ir.Load(array, tuple(self.where[a] for a in axes))
+            loaded = self.registers.get(k)
+            if loaded is None:
+                loaded = ir.Load(self.arrays[k], tuple(self.where[a] for a in axes))
             self.loads[k] = self.assign(f"v{k}{self.suffix}", loaded)
         return self.loads[k]
 
@@ -289,13 +306,108 @@ def build_rows(name: str, group: Group, types: Sequence[Type]) -> ir.Function:
     return Rows(name, group, types).function()
 
 
+class Stages:
+    """What each loop over a row computes: a reduction of another's result needs a loop of its own.
+
+    `of` tells for each op after how many loops it is known.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.of: list[int] = []
+        for o in group.ops:
+            known = max((self.of[k] for what, k in o.inputs if what == "op"), default=0)
+            self.of.append(known + (ops.OPS[o.row].kind == "reduce"))
+        self.all = range(max(self.of) + 1)
+
+    def reductions(self, stage: int) -> list[int]:
+        """The reductions of a loop."""
+        return [
+            k for k, o in enumerate(self.group.ops)
+            if ops.OPS[o.row].kind == "reduce" and self.of[k] == stage + 1
+        ]  # fmt: skip
+
+    def stored(self, stage: int) -> list[int]:
+        """The outputs that a loop writes."""
+        return [
+            n for n, k in enumerate(self.group.outputs)
+            if self.group.ops[k].level == "full" and self.of[k] == stage
+        ]  # fmt: skip
+
+    def needed(self, stage: int, known: Iterable[int] = ()) -> set[int]:
+        """The ops of elements that a loop computes, where some values are known."""
+        out: set[int] = set()
+        waiting = [self.group.outputs[n] for n in self.stored(stage)]
+        waiting += [k for r in self.reductions(stage) for _, k in self.group.ops[r].inputs
+                    if self.group.ops[r].inputs[0][0] == "op"]  # fmt: skip
+        while waiting:
+            k = waiting.pop()
+            if k not in out and self.group.ops[k].level == "full":
+                out.add(k)
+                if k not in known:
+                    waiting += [i for what, i in self.group.ops[k].inputs if what == "op"]
+        return out
+
+    def loaded(self, stage: int, known: Iterable[int] = ()) -> set[int]:
+        """The input arrays whose elements a loop takes."""
+        users = (self.needed(stage, known) - set(known)) | set(self.reductions(stage))
+        inputs = [i for k in users for i in self.group.ops[k].inputs]
+        return {
+            k for what, k in inputs
+            if what == "array" and any(a >= self.group.outer for a in self.group.arrays[k][1])
+        }  # fmt: skip
+
+    def dear(self) -> set[int]:
+        """Dear ops that two loops need: a held row keeps them."""
+        loops = [self.needed(stage) for stage in self.all]
+        return {
+            k for k, o in enumerate(self.group.ops)
+            if o.row in DEAR and sum(k in needs for needs in loops) > 1
+        }  # fmt: skip
+
+
+def held_bytes(group: Group) -> int:
+    """The most that a held row keeps of one of its elements at a time."""
+    stages = Stages(group)
+    dear = stages.dear()
+    loops = [stages.needed(s) for s in stages.all]
+    spans: list[tuple[int, int, int, bool]] = []  # bytes, the first and last loop, whether loaded
+    for k in dear:
+        uses = [s for s in stages.all if k in loops[s]]
+        spans.append((max(4, result(group, k).itemsize), uses[0], uses[-1], False))
+    for a, (dtype, _) in enumerate(group.arrays):
+        known = [{k for k in dear if any(k in needs for needs in loops[:s])} for s in stages.all]
+        uses = [s for s in stages.all if a in stages.loaded(s, known[s])]
+        if uses:
+            spans.append((max(4, dtype.itemsize), uses[0], uses[-1], True))
+    # An element that a loop takes last makes room for one that it keeps.
+    given = [sum(n for n, i, j, load in spans if i < s + load and s <= j) for s in stages.all]
+    kept = [sum(n for n, i, j, _ in spans if i <= s < j) for s in stages.all]
+    return max(*given, *kept)
+
+
+def result(group: Group, k: int) -> DType:
+    """The dtype of an op."""
+    o = group.ops[k]
+    return ops.OPS[o.row].dtypes(o.dtypes)[1]
+
+
+def computed_at(group: Group, r: int) -> DType:
+    """The dtype that a reduction computes at: half floats are added in single ones."""
+    o = group.ops[r]
+    dtype = ops.OPS[o.row].dtypes(o.dtypes)[0]
+    return dtypes.float32 if dtype.kind == "float" and dtype.bits == 16 else dtype
+
+
 class Rows:
     """Writes the kernel of a group with reductions."""
 
     def __init__(self, name: str, group: Group, types: Sequence[Type]) -> None:
         self.name, self.group = name, group
         self.outputs, self.inputs, self.numbers = declared(group, types)
-        self.shared: list[ir.Array] = []
+        self.own: list[ir.Array] = []  # arrays of the kernel
+        self.registers: dict[int, ir.Array] = {}  # elements of input arrays
+        self.saved: dict[int, ir.Array] = {}  # dear values
         self.thread = ir.Special("threadIdx", 0)
         self.extents = [self.extent(a) for a in range(group.ndim)]
         self.rows, self.count = (
@@ -312,8 +424,9 @@ class Rows:
         # A row's values take an operand along the row only where that has one element.
         outer += [number(0)] * (group.ndim - group.outer)
         self.values = Values(group, self.inputs, self.numbers, outer)
-        self.stages = self.find_stages()
+        self.stages = Stages(group)
         self.kept = self.find_kept()
+        self.dear = self.stages.dear() if group.held else set()
 
     def extent(self, axis: int) -> ir.Expr:
         """The length of an axis, of an array that has it."""
@@ -322,49 +435,14 @@ class Rows:
                 return ir.Extent(array, axes.index(axis))
         raise AssertionError("no array has this axis")
 
-    def reductions(self, stage: int) -> list[int]:
-        """The reductions of a loop."""
-        return [
-            k for k, o in enumerate(self.group.ops)
-            if ops.OPS[o.row].kind == "reduce" and self.stages[k] == stage + 1
-        ]  # fmt: skip
-
-    def find_stages(self) -> list[int]:
-        """For each op after how many loops it is known."""
-        out: list[int] = []
-        for o in self.group.ops:
-            known = max((out[k] for what, k in o.inputs if what == "op"), default=0)
-            out.append(known + (ops.OPS[o.row].kind == "reduce"))
-        return out
-
-    def stored(self, stage: int) -> list[int]:
-        """The outputs that a loop writes."""
-        return [
-            n for n, k in enumerate(self.group.outputs)
-            if self.group.ops[k].level == "full" and self.stages[k] == stage
-        ]  # fmt: skip
-
-    def needed(self, stage: int) -> set[int]:
-        """The ops of elements that a loop computes."""
-        out: set[int] = set()
-        waiting = [self.group.outputs[n] for n in self.stored(stage)]
-        waiting += [k for r in self.reductions(stage) for _, k in self.group.ops[r].inputs
-                    if self.group.ops[r].inputs[0][0] == "op"]  # fmt: skip
-        while waiting:
-            k = waiting.pop()
-            if k not in out and self.group.ops[k].level == "full":
-                out.add(k)
-                waiting += [i for what, i in self.group.ops[k].inputs if what == "op"]
-        return out
-
     def find_kept(self) -> dict[int, int]:
         """Dear ops that later loops need again, and the outputs that hold them until then."""
         if not self.group.keeps or self.group.parts:
             return {}
         found: dict[int, int] = {}
-        loops = [self.needed(s) for s in range(max(self.stages) + 1)]
+        loops = [self.stages.needed(s) for s in self.stages.all]
         free = {
-            n: self.stages[k] for n, k in enumerate(self.group.outputs)
+            n: self.stages.of[k] for n, k in enumerate(self.group.outputs)
             if self.group.ops[k].level == "full"
         }  # fmt: skip
         for k in reversed(range(len(self.group.ops))):  # the last one is made of the others
@@ -373,7 +451,7 @@ class Rows:
                 continue
             if not self.again(k, loops, found):
                 continue
-            dtype = self.result(k)
+            dtype = result(self.group, k)
             home = next(
                 (n for n, s in free.items() if self.outputs[n].dtype is dtype
                  and (s >= uses[-1] or self.group.outputs[n] == k)),
@@ -390,36 +468,32 @@ class Rows:
         for s in range(first + 1, len(loops)):
             if k not in loops[s]:
                 continue
-            if self.group.outputs and any(self.group.outputs[n] == k for n in self.stored(s)):
+            if self.group.outputs and any(self.group.outputs[n] == k for n in self.stages.stored(s)):
                 return True
             users = [u for u in loops[s] if ("op", k) in self.group.ops[u].inputs]
-            users += [r for r in self.reductions(s) if ("op", k) in self.group.ops[r].inputs]
+            users += [r for r in self.stages.reductions(s) if ("op", k) in self.group.ops[r].inputs]
             if any(u not in found for u in users):
                 return True
         return False
 
-    def result(self, k: int) -> DType:
-        o = self.group.ops[k]
-        return ops.OPS[o.row].dtypes(o.dtypes)[1]
-
     def function(self) -> ir.Function:
-        for stage in range(max(self.stages) + 1):
+        for stage in self.stages.all:
             self.row_values(stage)
-            if self.reductions(stage) or self.stored(stage):
+            if self.stages.reductions(stage) or self.stages.stored(stage):
                 self.loop(stage)
         body = tuple(self.values.body)
         if self.group.style == "row":
             body = (ir.If(ir.Op("lt", (self.row, self.rows), bool_), body),)
-        shared = tuple(ir.Declare(a) for a in self.shared)
+        declared = tuple(ir.Declare(a) for a in self.own)
         parameters: tuple[ir.Array | ir.Variable, ...] = (
             *self.outputs, *self.inputs, *self.numbers
         )  # fmt: skip
-        return ir.Function(self.name, parameters, (*shared, *body), arrays=tuple(self.shared))
+        return ir.Function(self.name, parameters, (*declared, *body), arrays=tuple(self.own))
 
     def row_values(self, stage: int) -> None:
         """What is made of the reductions so far, and is the same for a whole row."""
         for k, o in enumerate(self.group.ops):
-            if o.level == "row" and self.stages[k] == stage:
+            if o.level == "row" and self.stages.of[k] == stage:
                 if ops.OPS[o.row].kind != "reduce":
                     self.values.op(k)
                 for n, output in enumerate(self.group.outputs):
@@ -439,37 +513,151 @@ class Rows:
 
     def loop(self, stage: int) -> None:
         """Through the row once: reductions take its elements, outputs get theirs."""
-        k = ir.Variable(f"k_{stage}", index)
-        where = [
-            *self.values.where[: self.group.outer],
-            *split(op("add", self.begin(), ir.Read(k)), self.extents[self.group.outer :]),
-        ]
-        inside = Values(
-            self.group, self.inputs, self.numbers, where, f"_{stage}", around=self.values
-        )
-        at = tuple(where)
-        for one, n in self.kept.items():
-            if any(one in self.needed(s) for s in range(stage)):
-                inside.values[one] = inside.assign(f"t{one}_{stage}", ir.Load(self.outputs[n], at))
-        totals = {r: self.total(r) for r in self.reductions(stage)}
-        steps: list[ir.Statement] = []
-        for r, (total, _) in totals.items():
-            element = Scalar(inside.value(self.group.ops[r].inputs[0])).cast(self.at(r))
-            steps.append(ir.Assign(total, self.combine(r, ir.Read(total), element.expr)))
-        stored = self.stored(stage)
-        steps += [ir.Store(self.outputs[n], at, inside.op(self.group.outputs[n])) for n in stored]
-        for one, n in self.kept.items():
-            if (
-                one in inside.values
-                and n not in stored
-                and not any(one in self.needed(s) for s in range(stage))
-            ):
-                steps.append(ir.Store(self.outputs[n], at, inside.values[one]))
+        totals = {r: self.total(r) for r in self.stages.reductions(stage)}
         for total, begin in totals.values():
             self.values.body.append(ir.Assign(total, begin))
-        self.values.body.append(self.around(k, (*inside.body, *steps)))
+        if self.group.chunk > 1 or self.group.held:
+            self.values.body += self.by_chunks(stage)
+        else:
+            k = ir.Variable(f"k_{stage}", index)
+            self.values.body.append(self.around(k, self.element(stage, ir.Read(k))))
         for r, (total, _) in totals.items():
             self.values.values[r] = self.finish(r, total)
+
+    def element(
+        self,
+        stage: int,
+        k: ir.Expr,
+        inside: ir.Expr | None = None,
+        registers: Mapping[int, ir.Expr] | None = None,
+        saved: Mapping[int, ir.Expr] | None = None,
+    ) -> tuple[ir.Statement, ...]:
+        """What a loop does with element `k` of a row, or of a part of it.
+
+        inside     where the element may be behind the row's end: whether it is not
+        registers  elements of input arrays that are loaded already
+        saved      where dear values are, or go
+        """
+        where = self.where(k)
+        values = Values(
+            self.group, self.inputs, self.numbers, where, f"_{stage}", self.values, registers
+        )
+        at = tuple(where)
+        before = {one for s in range(stage) for one in self.stages.needed(s)}
+        for one, n in self.kept.items():
+            if one in before:
+                values.values[one] = values.assign(f"t{one}_{stage}", ir.Load(self.outputs[n], at))
+        for one, place in (saved or {}).items():
+            if one in before:
+                values.values[one] = values.assign(f"t{one}_{stage}", place)
+        steps: list[ir.Statement] = []
+        for r in self.stages.reductions(stage):
+            total, begin = self.total(r)
+            element = Scalar(values.value(self.group.ops[r].inputs[0]))
+            taken = element.cast(computed_at(self.group, r)).expr
+            if inside is not None:
+                taken = ir.Select(inside, values.assign(f"e{r}_{stage}", taken), begin)
+            steps.append(ir.Assign(total, self.combine(r, ir.Read(total), taken)))
+        stored = self.stages.stored(stage)
+        stores = [ir.Store(self.outputs[n], at, values.op(self.group.outputs[n])) for n in stored]
+        for one, n in self.kept.items():
+            if one in values.values and n not in stored and one not in before:
+                stores.append(ir.Store(self.outputs[n], at, values.values[one]))
+        if inside is not None and stores:
+            steps.append(ir.If(inside, tuple(stores)))
+        else:
+            steps += stores
+        for one, place in (saved or {}).items():
+            if one in values.values and one not in before:
+                assert isinstance(place, ir.Load)
+                steps.append(ir.Store(place.array, place.indices, values.values[one]))
+        return (*values.body, *steps)
+
+    def where(self, k: ir.Expr) -> list[ir.Expr]:
+        """The coordinates of an element of a row, or of a part of it."""
+        along = split(op("add", self.begin(), k), self.extents[self.group.outer :])
+        return [*self.values.where[: self.group.outer], *along]
+
+    def by_chunks(self, stage: int) -> list[ir.Statement]:
+        """The loop over a row, a chunk of elements at a time; at its end element by element."""
+        chunk, stride = self.group.chunk, self.stride()
+        first = self.thread if self.group.style == "block" else number(0)
+        if self.group.held:
+            return self.chunk(stage, first, None if self.group.even else self.length())
+        k = ir.Variable(f"c_{stage}", index)
+        end = op("sub", self.length(), number((chunk - 1) * stride))
+        whole = ir.For(k, first, end, number(chunk * stride), tuple(self.chunk(stage, ir.Read(k))))
+        missing = op("add", op("sub", end, first), number(chunk * stride - 1))
+        full = op("floordiv", op("max", missing, number(0)), number(chunk * stride))
+        behind = op("add", first, op("mul", full, number(chunk * stride)))
+        rest = ir.Variable(f"k_{stage}", index)
+        body = self.element(stage, ir.Read(rest))
+        return [whole, ir.For(rest, behind, self.length(), number(stride), body)]
+
+    def stride(self) -> int:
+        """How far a thread's elements are apart."""
+        return self.group.block if self.group.style == "block" else 1
+
+    def chunk(
+        self, stage: int, first: ir.Expr, length: ir.Expr | None = None
+    ) -> list[ir.Statement]:
+        """All loads of a chunk, then the rest; `length` is given where elements may lie behind."""
+        if not self.group.held:
+            self.registers, self.saved = {}, {}
+        out: list[ir.Statement] = []
+
+        def each(name: str, body: Callable[[ir.Expr, ir.Expr], Sequence[ir.Statement]]) -> None:
+            j = ir.Variable(f"{name}_{stage}", index)
+            k = op("add", first, op("mul", ir.Read(j), number(self.stride())))
+            steps = tuple(body(ir.Read(j), k))
+            out.append(ir.For(j, number(0), number(self.group.chunk), number(1), steps))
+
+        def place(array: ir.Array, j: ir.Expr) -> ir.Load:
+            return ir.Load(array, (j,))
+
+        before = {one for s in range(stage) for one in self.stages.needed(s)}
+        known = self.dear & before
+        new = sorted(self.stages.loaded(stage, known) - set(self.registers))
+        for a in new:
+            self.registers[a] = self.local(f"row{a}_{stage}", self.group.arrays[a][0])
+        for one in sorted(self.dear & self.stages.needed(stage) - known):
+            self.saved[one] = self.local(f"kept{one}", result(self.group, one))
+
+        def load(j: ir.Expr, k: ir.Expr) -> Sequence[ir.Statement]:
+            if length is not None:  # behind the end: the last element, which nobody uses
+                k = op("min", k, op("sub", length, number(1)))
+            where = self.where(k)
+            return [
+                ir.Store(self.registers[a], (j,),
+                         ir.Load(self.inputs[a], tuple(where[x] for x in self.group.arrays[a][1])))
+                for a in new
+            ]  # fmt: skip
+
+        def compute(j: ir.Expr, k: ir.Expr) -> Sequence[ir.Statement]:
+            return self.element(
+                stage,
+                k,
+                None if length is None else ir.Op("lt", (k, length), bool_),
+                {a: place(array, j) for a, array in self.registers.items()},
+                {one: place(array, j) for one, array in self.saved.items()},
+            )
+
+        if new:
+            each("l", load)
+        each("j", compute)
+        return out
+
+    def local(self, name: str, dtype: DType) -> ir.Array:
+        """An array of a thread for a chunk: its indices are known, so that it is registers."""
+        made = ir.Array(name, dtype, 1, "local", shape=(self.group.chunk,))
+        self.own.append(made)
+        return made
+
+    def length(self) -> ir.Expr:
+        """The elements of a row, or of the block's part of it."""
+        if not self.group.parts:
+            return self.count
+        return op("min", self.part_size(), op("sub", self.count, self.begin()))
 
     def part_size(self) -> ir.Expr:
         """The elements of a part of a row; the last one may have less."""
@@ -483,9 +671,7 @@ class Rows:
     def around(self, k: ir.Variable, body: tuple[ir.Statement, ...]) -> ir.Statement:
         """The loop over a row, or over a part of it."""
         start: ir.Expr = number(0)
-        stop, step = self.count, number(1)
-        if self.group.parts:
-            stop = op("min", self.part_size(), op("sub", self.count, self.begin()))
+        stop, step = self.length(), number(1)
         match self.group.style:
             case "block":
                 start, step = self.thread, number(self.group.block)
@@ -497,34 +683,28 @@ class Rows:
 
     # -- reductions --
 
-    def at(self, r: int) -> DType:
-        """The dtype that a reduction computes at: half floats are added in single ones."""
-        o = self.group.ops[r]
-        dtype = ops.OPS[o.row].dtypes(o.dtypes)[0]
-        return dtypes.float32 if dtype.kind == "float" and dtype.bits == 16 else dtype
-
     def total(self, r: int) -> tuple[ir.Variable, ir.Expr]:
         """A reduction's variable, and what it begins with."""
-        at = self.at(r)
+        at = computed_at(self.group, r)
         return ir.Variable(f"total{r}", at), identity(ops.OPS[self.group.ops[r].row], at)
 
     def combine(self, r: int, total: ir.Expr, element: ir.Expr) -> ir.Expr:
         found: Scalar = ops.OPS[self.group.ops[r].row].expression(Scalar(total), Scalar(element))
-        return found.cast(self.at(r)).expr
+        return found.cast(computed_at(self.group, r)).expr
 
     def finish(self, r: int, total: ir.Variable) -> ir.Expr:
         """The whole of a reduction, for every thread of the block."""
         value: ir.Expr = ir.Read(total)
         if self.group.style == "block":
-            value = self.put_together(r, value)
+            value = (self.exchanged if self.group.warps else self.put_together)(r, value)
         if self.group.parts:
             return value
-        return self.values.assign(f"r{r}", Scalar(value).cast(self.result(r)).expr)
+        return self.values.assign(f"r{r}", Scalar(value).cast(result(self.group, r)).expr)
 
     def put_together(self, r: int, value: ir.Expr) -> ir.Expr:
         """The threads' parts by halves: of equal rows the same order, whatever the device."""
-        shared = ir.Array(f"shared{r}", self.at(r), 1, "shared", shape=(self.group.block,))
-        self.shared.append(shared)
+        shared = ir.Array(f"shared{r}", computed_at(self.group, r), 1, "shared", shape=(self.group.block,))
+        self.own.append(shared)
         body = self.values.body
         body += [ir.Store(shared, (self.thread,), value), ir.Barrier()]
         half = self.group.block // 2
@@ -538,6 +718,38 @@ class Rows:
             ]  # fmt: skip
             half //= 2
         return self.values.assign(f"all{r}", ir.Load(shared, (number(0),)))
+
+
+    def exchanged(self, r: int, value: ir.Expr) -> ir.Expr:
+        """The same by exchanges within warps, whose parts go through shared memory."""
+        warps = self.group.block // WARP
+        value = self.halved(r, value, WARP, "lane")
+        if warps == 1:
+            return value
+        shared = ir.Array(f"shared{r}", computed_at(self.group, r), 1, "shared", shape=(warps,))
+        self.own.append(shared)
+        warp, lane = (op(name, self.thread, number(WARP)) for name in ("floordiv", "mod"))
+        first = ir.Op("eq", (lane, number(0)), bool_)
+        self.values.body += [
+            ir.If(first, (ir.Store(shared, (warp,), value),)), ir.Barrier()
+        ]  # fmt: skip
+        part = ir.Load(shared, (op("mod", self.thread, number(warps)),))
+        return self.halved(r, self.values.assign(f"part{r}", part), warps, "warp")
+
+    def halved(self, r: int, value: ir.Expr, width: int, name: str) -> ir.Expr:
+        """The values of neighbouring lanes put together by halves, for each of these lanes."""
+        step = width // 2
+        while step:
+            other = ir.Variable(f"{name}{r}_{step}", value.dtype)
+            lanes = (ir.Const(step, dtypes.int32), ir.Const(WARP, dtypes.int32))
+            self.values.body.append(
+                ir.Warp("shfl_xor", ir.Const(ALL, dtypes.uint32), (value, *lanes), other)
+            )
+            value = self.values.assign(
+                f"{name}{r}_with_{step}", self.combine(r, value, ir.Read(other))
+            )
+            step //= 2
+        return value
 
 
 def identity(row: Row, dtype: DType) -> ir.Expr:

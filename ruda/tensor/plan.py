@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from ruda.tensor.fuse import Cluster, Limits
 from ruda.tensor.graph import VIEW, WEAK
 from ruda.tensor.lower import Group, Op
 from ruda.tensor.memory import View
+from ruda.tensor.ops import OPS
 from ruda.tensor.program import Program, Reference, fold_views, unfolded
 
 HOST_ARRAYS = 30  # arrays of a kernel on the host; adapters say their own number
@@ -38,6 +39,9 @@ HOST_PART = 1 << 16
 HOST_COLUMNS = 1024
 HOST_BLOCKS = {"cpu": 64, "sim": LONG_ROW}
 HOST_STEPS = 1 << 12  # the same where a thread takes the elements in order: sums stay exact
+CHUNKED = ("cuda",)  # devices whose threads take some elements of a row at a time, and how many
+TAKEN = 8
+HELD_BYTES = {32: 256, 64: 256, 128: 256, 256: 256, 512: 128, 1024: 128}  # of registers, by block
 HOST_ROWS = 16  # rows from which the host's cores have enough to do
 
 
@@ -274,8 +278,10 @@ def kernel(p: Program, maker: fuse.Maker, c: Cluster) -> Kernel:
         parts > 1,
         block,
         flat=c.axes is None and lower.is_flat(shape),
-        keeps=memory.on_host(p.device) and c.axes is not None,
+        keeps=memory.on_host(p.device) and c.axes is not None and not takes_chunks(p.device),
     )
+    if takes_chunks(p.device):
+        group = in_chunks(group, shape)
     first = len(p.leaves)
     seen = [
         operand(p, i, first, tuple(shape[a] for a in h), tuple(m[a] for a in h))
@@ -307,7 +313,7 @@ def kernel(p: Program, maker: fuse.Maker, c: Cluster) -> Kernel:
         rows[0],
         moved,
         parts,
-        finish_group(group) if parts > 1 else None,
+        finish_group(p.device, group, parts) if parts > 1 else None,
     )
 
 
@@ -436,11 +442,45 @@ def style_of(device: str, c: Cluster, shape: tuple[int, ...], outer: int) -> tup
     inward = c.axes and max(c.axes) == max((a for a, n in enumerate(c.space) if n != 1), default=-1)
     if not device.startswith("ascend"):
         if count >= LONG_ROW and inward:
+            if takes_chunks(device):
+                return "block", row_block(count)
             most = HOST_BLOCKS.get(device, lower.BLOCK)
             return "block", min(most, max(LONG_ROW, 1 << (count - 1).bit_length()))
         if device == "cpu" and not inward and math.prod(shape[:outer]) >= LONG_ROW:
             return "column", HOST_COLUMNS
     return "row", lower.BLOCK
+
+
+def takes_chunks(device: str) -> bool:
+    return device.partition(":")[0] in CHUNKED
+
+
+def row_block(count: int) -> int:
+    """Threads for a row: by its length alone, as the order of a sum follows from it."""
+    for block in (32, 64, 128, 256):
+        if count <= TAKEN * block:
+            return block
+    return next((b for b in (256, 512, 1024) if count <= 32 * b), lower.BLOCK)
+
+
+def in_chunks(group: Group, shape: tuple[int, ...]) -> Group:
+    """A group whose threads take some elements at a time, their whole row where that fits."""
+    if group.style == "row":
+        return replace(group, chunk=TAKEN)
+    if group.style != "block":
+        return group
+    reductions = [k for k, o in enumerate(group.ops) if OPS[o.row].kind == "reduce"]
+    at = [lower.computed_at(group, k) for k in reductions]
+    if any(d.kind not in ("int", "uint", "float") or d.bits < 32 for d in at):
+        return group
+    count = math.prod(shape[group.outer :])
+    each = -(-count // group.block)
+    even = each * group.block == count
+    if not even:  # few kinds of kernels, though rows have all lengths
+        each = 1 << (each - 1).bit_length() if each <= TAKEN else -(-each // TAKEN) * TAKEN
+    if not group.parts and each * lower.held_bytes(group) <= HELD_BYTES[group.block]:
+        return replace(group, chunk=each, held=True, even=even, warps=True)
+    return replace(group, chunk=TAKEN, warps=True)
 
 
 def is_inward(c: Cluster) -> bool:
@@ -449,7 +489,7 @@ def is_inward(c: Cluster) -> bool:
     return bool(c.axes) and max(c.axes or ()) == last
 
 
-def finish_group(group: Group) -> Group:
+def finish_group(device: str, group: Group, parts: int) -> Group:
     """The kernel that reduces the parts of each output's rows."""
     operations, arrays = [], []
     for n, k in enumerate(group.outputs):
@@ -459,7 +499,8 @@ def finish_group(group: Group) -> Group:
         arrays.append((at, (0, 1)))
     outputs = tuple(range(len(arrays)))
     style = "row" if group.style != "block" else "block"
-    return Group(tuple(operations), tuple(arrays), (), outputs, 2, 1, style)
+    made = Group(tuple(operations), tuple(arrays), (), outputs, 2, 1, style)
+    return in_chunks(made, (1, parts)) if takes_chunks(device) else made
 
 
 def part_dtype(o: Op) -> DType:

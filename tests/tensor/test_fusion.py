@@ -150,6 +150,48 @@ def test_parts_on_every_device(shape, device, monkeypatch, rng):
         assert ruda.max(x, axis=axis).tolist() == a.max(axis).tolist()
 
 
+@pytest.mark.parametrize("taken", [2, 8])
+@pytest.mark.parametrize("shape", [(3, 32), (2, 33), (3, 100), (2, 3, 128)])
+def test_rows_are_held_in_registers(shape, taken, monkeypatch, rng):
+    """The form of GPUs of NVIDIA, in the interpreter: its local arrays start poisoned."""
+    monkeypatch.setattr(plan, "CHUNKED", ("sim",))
+    monkeypatch.setattr(plan, "TAKEN", taken)
+    monkeypatch.setattr(execute, "_plans", (None, {}))
+    a = rng.standard_normal(shape).astype(np.float32)
+    gain = rng.standard_normal(shape[-1:]).astype(np.float32)
+    x, g = (ruda.asarray(v, device="sim") for v in (a, gain))
+    exact = a.astype(np.float64)
+    for name, (ours, numpys) in ROWS.items():
+        made = planned(ours(x, -1))
+        assert all(k.group.held for k in made.kernels), name
+        np.testing.assert_allclose(ours(x, -1).numpy(), numpys(exact, -1), 1e-5, 1e-5, name)
+    scaled = layer_norm(x) * g + x
+    np.testing.assert_allclose(scaled.numpy(), numpy_layer_norm(exact) * gain + exact, 1e-5, 1e-5)
+    special = a.copy()
+    special[0, 1], special[-1, 0] = np.nan, -np.inf
+    y = ruda.asarray(special, device="sim")
+    for name in ("max", "min", "sum", "prod"):
+        found = getattr(ruda, name)(y, axis=-1).numpy()
+        np.testing.assert_allclose(found, getattr(np, name)(special, axis=-1), 1e-5, 0, name)
+    whole = ruda.asarray((a * 100).astype(np.int32), device="sim")
+    assert np.array_equal(ruda.max(whole, axis=-1).numpy(), whole.numpy().max(-1))
+
+
+@pytest.mark.parametrize("shape, axis", [((2, 700), -1), ((130, 5), 0), ((3, 40), 0)])
+def test_long_rows_are_taken_by_chunks(shape, axis, monkeypatch, rng):
+    monkeypatch.setattr(plan, "CHUNKED", ("sim",))
+    monkeypatch.setattr(plan, "HELD_BYTES", dict.fromkeys(plan.HELD_BYTES, 0))
+    monkeypatch.setattr(execute, "_plans", (None, {}))
+    if axis == -1:
+        monkeypatch.setattr(plan, "HOST_PART", 150)
+    a = rng.standard_normal(shape).astype(np.float32)
+    x = ruda.asarray(a, device="sim")
+    assert all(k.group.chunk > 1 for k in planned(softmax(x, axis)).kernels if k.group.style != "each")
+    exact = a.astype(np.float64)
+    np.testing.assert_allclose(softmax(x, axis).numpy(), numpy_softmax(exact, axis), 1e-5, 1e-6)
+    np.testing.assert_allclose(ruda.sum(x, axis=axis).numpy(), exact.sum(axis), 1e-4, 1e-5)
+
+
 def test_a_square_matrix_is_not_mistaken(device, rng):
     """The sum of rows, used along the other axis: not a row pattern."""
     a = rng.normal(size=(5, 5)).astype("f4")
