@@ -177,8 +177,8 @@ def plan_limit() -> Limit:
     node = record()._storage.node
 
     def find() -> Any:
-        order, _ = program.topological([node], execute.MOST)
-        return execute.plan_of(program.collect(order, {id(node)}))
+        found = program.waiting([node], execute.MOST)
+        return execute.ready_plan(found, 1).plan
 
     assert len(find().kernels) == 1
     return fastest("finding the plan of a program of 30 ops", find, 500, 8)

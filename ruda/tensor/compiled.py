@@ -276,6 +276,8 @@ class Graph:
 
     def __init__(self, recorded: Recorded, values: list[Any]) -> None:
         self.device = recorded.device
+        backend: Any = backends.get(self.device)
+        self.copy_bytes = backend.copy_bytes
         self.values = [self.copy(v) if v is not None else None for v in values]
         for at in recorded.constants:
             self.values[at] = values[at]
@@ -291,22 +293,27 @@ class Graph:
             launches += plan.recorded(made, found, step.numbers)
             for at, place in step.results.items():
                 self.values[place] = found[at]
-        backend: Any = backends.get(self.device)
         self.run = backend.graph(launches, self.device)
 
     def copy(self, value: Any) -> Any:
         from ruda.dtypes import as_dtype
-        from ruda.tensor.primitives import run
 
         out = memory.allocate(value.shape, as_dtype(value.dtype), self.device)
-        run.copy(out, value, self.device)
+        self.write(out, value)
         return out
 
-    def replay(self, values: list[Any]) -> None:
+    def write(self, target: Any, source: Any) -> None:
+        """Copy on the device: bytes, where both lie alike."""
         from ruda.tensor.primitives import run
 
+        if source.strides == target.strides:  # a graph's memory has no gaps
+            self.copy_bytes(target, source)
+        else:
+            run.copy(target, source, self.device)
+
+    def replay(self, values: list[Any]) -> None:
         for k in self.inputs:
-            run.copy(self.values[k], values[k], self.device)
+            self.write(self.values[k], values[k])
         self.run()
         for p in self.outputs:
             if values[p] is None:

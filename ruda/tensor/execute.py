@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextvars
 import functools
 import math
+import operator
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,9 +30,24 @@ from ruda.tensor.lower import Group
 from ruda.tensor.opdef import Row
 from ruda.tensor.ops import OPS
 from ruda.tensor.plan import Kernel, Look, Plan
-from ruda.tensor.program import Collected, Program, Reference, collect, program, topological
+from ruda.tensor.program import (
+    OWN,
+    Collected,
+    Program,
+    Reference,
+    Waiting,
+    arranged,
+    collect,
+    may_be_written,
+    program,
+    references,
+    topological,
+    uses,
+    waiting,
+)
 
 LARGE = 1 << 17  # elements from which a group is compiled when it is first seen
+ALONE = 1 << 20  # bytes of a result up to which an op on its own takes no plan
 SMALL = 1 << 12  # elements from which one is compiled when it comes again
 MOST = 1024  # ops that are planned at a time
 PLANS = 1024  # that are kept
@@ -39,8 +55,8 @@ PLANS = 1024  # that are kept
 _lock = threading.RLock()
 _seen: dict[Group, int] = {}
 _refused: set[Group] = set()  # no kernel can compute them: complex tanh
-# The settings that plans were made under, and the plans.
-_plans: tuple[Any, dict[Any, Plan]] = (None, {})
+# The settings that plans were made under, and the programs that have some.
+_plans: tuple[Any, dict[Any, Known]] = (None, {})
 
 
 def realize(targets: Iterable[Node]) -> None:
@@ -49,27 +65,126 @@ def realize(targets: Iterable[Node]) -> None:
     if not pending:
         return
     with _lock:
-        if pending[0].device == "cpu" and at_once(pending):
-            return
-        pending = [n for n in pending if n.value is None]
-        wanted = {id(n) for n in pending}
-        while True:
-            order, whole = topological(pending, MOST)
-            if order:
-                compute(collect(order, wanted))
-            del order
-            if whole:
+        if pending[0].device == "cpu":
+            if at_once(pending):
                 return
+        elif len(pending) == 1 and alone(pending[0]):
+            return
+        pending = [n for n in dict.fromkeys(pending) if n.value is None]
+        if settings.fusion == "verify" or not found_again(pending):
+            compute(pending)
 
 
-def compute(found: Collected) -> None:
-    """Give the wanted ones of collected nodes their values."""
-    made = plan_of(found)
-    values = run(made, plan.leaf_values(made, [n.value for n in found.leaves]), found.numbers)
-    if settings.fusion == "verify":
-        check(made, found, values)
-    for k, place in made.results.items():
+def compute(pending: list[Node]) -> None:
+    """Give nodes their values, by a plan made for them; in several steps if they are many."""
+    targets = {id(n) for n in pending}
+    while True:
+        order, whole = topological(pending, MOST)
+        if order:
+            found = collect(order, targets)
+            made = plan_for(found)
+            values = run(
+                made, plan.leaf_values(made, [n.value for n in found.leaves]), found.numbers
+            )
+            if settings.fusion == "verify":
+                check(made, found, values)
+            for k, place in made.results.items():
+                finish(found.nodes[k], values[place])
+            del found
+        del order
+        if whole:
+            return
+
+
+class Known(NamedTuple):
+    """A program that came before: references of its nodes and leaves by itself, and its plans."""
+
+    nodes: list[int]
+    leaves: list[int]
+    ready: dict[Any, Ready]  # by who else refers to what
+
+
+class Ready(NamedTuple):
+    """A plan, and where its leaves, numbers and results are among those that wait."""
+
+    plan: Plan
+    leaves: list[int]
+    numbers: list[int]
+    results: list[tuple[int, int]]  # a node's place there, and its value's place in the plan
+
+
+def found_again(pending: list[Node]) -> bool:
+    """Give nodes their values, by the plan of an equal program if there is one; False if they are
+    too many for one plan."""
+    found = waiting(pending, MOST)
+    if found is None:
+        return False
+    ready = ready_plan(found, len(pending))
+    made = ready.plan
+    values = plan.leaf_values(made, [found.leaves[k].value for k in ready.leaves])
+    run(made, values, [found.numbers[k] for k in ready.numbers])
+    for k, place in ready.results:
         finish(found.nodes[k], values[place])
+    return True
+
+
+def ready_plan(found: Waiting, targets: int) -> Ready:
+    """The plan for what waits, the first nodes of which are asked for."""
+    global _plans
+    state = settings.local.get() or settings.base
+    if _plans[0] is not state:
+        _plans = state, {}
+    programs = _plans[1]
+    known = programs.get(found.key)
+    if known is None:
+        if len(programs) >= PLANS:
+            programs.clear()
+        nodes, leaves = uses(found)
+        nodes = [OWN + k for k in nodes]
+        nodes[:targets] = [-1] * targets
+        known = programs[found.key] = Known(nodes, [OWN + k for k in leaves], {})
+    wanted = tuple(map(operator.gt, references(found.nodes), known.nodes))
+    dead = tuple(map(operator.eq, references(found.leaves), known.leaves))
+    if True in dead:
+        dead = tuple(d and may_be_written(n) for n, d in zip(found.leaves, dead, strict=True))
+    ready = known.ready.get((wanted, dead))
+    if ready is None:
+        ready = known.ready[wanted, dead] = first_plan(found, targets, wanted, dead)
+    return ready
+
+
+def first_plan(found: Waiting, targets: int, wanted: Sequence[bool], dead: Sequence[bool]) -> Ready:
+    """A plan, made."""
+    order, _ = topological(found.nodes[:targets], len(found.nodes))
+    nodes = {id(n): k for k, n in enumerate(found.nodes)}
+    leaves = {id(n): k for k, n in enumerate(found.leaves)}
+    sorted_ = arranged(order)
+    made = plan_for(
+        sorted_._replace(
+            wanted=[wanted[nodes[id(n)]] for n in order],
+            dead=[dead[leaves[id(n)]] for n in sorted_.leaves],
+        )
+    )
+    numbers: dict[int, list[int]] = {}  # of each node
+    count = 0
+    for n in found.nodes:
+        own = sum(type(i) is not Node for i in n.inputs)
+        numbers[id(n)] = list(range(count, count + own))
+        count += own
+    return Ready(
+        made,
+        [leaves[id(n)] for n in sorted_.leaves],
+        [k for n in order for k in numbers[id(n)]],
+        [(nodes[id(order[k])], place) for k, place in made.results.items()],
+    )
+
+
+def plan_for(found: Collected) -> Plan:
+    """A new plan of collected nodes."""
+    p = program(found)
+    if settings.fusion == "verify":  # which reads the leaves again
+        p = p._replace(dead=frozenset())
+    return plan.make(p, settings.fusion != "0")
 
 
 def finish(node: Node, value: Any) -> None:
@@ -78,24 +193,6 @@ def finish(node: Node, value: Any) -> None:
         node.layout = graph.layout_of(value)
         return
     node.computed(value)
-
-
-def plan_of(found: Collected) -> Plan:
-    """The plan of collected nodes, made if there is none."""
-    global _plans
-    state = settings.state()
-    if _plans[0] is not state:
-        _plans = state, {}
-    known = _plans[1]
-    made = known.get(found.key)
-    if made is None:
-        if len(known) >= PLANS:
-            known.clear()
-        p = program(found)
-        if settings.fusion == "verify":  # which reads the leaves again
-            p = p._replace(dead=frozenset())
-        made = known[found.key] = plan.make(p, settings.fusion != "0")
-    return made
 
 
 def run(made: Plan, values: list[Any], numbers: Sequence[Any]) -> list[Any]:
@@ -139,7 +236,7 @@ def launched(
         return None
     made = plan.allocated(step, values, device)
     try:
-        plan.launch(step, made, plan.arguments(step, made, values, numbers), device)
+        plan.launch(step, made, values, numbers, device)
     except NotImplementedError as error:
         if not memory.on_host(device):
             names = ", ".join(dict.fromkeys(o.row for o in step.group.ops))
@@ -222,6 +319,92 @@ def _forget() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
+
+
+# ---- an op alone ---------------------------------------------------------------------------------
+
+
+class Alone(NamedTuple):
+    """How a small op of computed inputs runs on a device that launches kernels by addresses."""
+
+    make: Callable[[], Any]  # its memory
+    run: Callable[..., None]
+    arrays: tuple[int, ...]  # which inputs these are
+    numbers: tuple[tuple[int, DType], ...]
+    form: graph.Form  # of the result
+
+
+_alone: tuple[Any, dict[Any, Alone | None]] = (None, {})  # settings, and what was made under them
+
+
+def alone(n: Node) -> bool:
+    """Compute an op whose inputs are there, as in an eager library; False if it takes a plan.
+
+    Nobody asks who else refers to what: the memory of a small input is not worth it.
+    """
+    global _alone
+    row, inputs = n.row, n.inputs
+    count = len(inputs)
+    if row.kind != "elementwise" or count > 2 or (count == 2 and inputs[0] is inputs[1]):  # type: ignore[union-attr]
+        return False
+    state = settings.local.get() or settings.base
+    if _alone[0] is not state:
+        _alone = state, {}
+    key: list[Any] = [row]
+    for i in inputs:
+        if type(i) is not Node:
+            key.append(type(i))
+        elif i.value is None:
+            return False
+        else:
+            try:
+                key.append(i.form)
+            except AttributeError:
+                key.append(graph.form_of(i))
+    kind = tuple(key)
+    try:
+        found = _alone[1][kind]
+    except KeyError:
+        return first_alone(n, kind)
+    if found is None:
+        return False
+    make, run, arrays, numbers, form = found
+    out = make()
+    if numbers:
+        given = [plan.number(inputs[k], dtype) for k, dtype in numbers]
+        run(out, *[inputs[k].value for k in arrays], *given)
+    else:
+        run(out, *[inputs[k].value for k in arrays])
+    n.value, n.form, n.inputs, n.row, n.depth = out, form, (), None, 0
+    return True
+
+
+def first_alone(n: Node, kind: tuple[Any, ...]) -> bool:
+    """The first op of a kind: by a plan of its own, whose kernel the others are given to."""
+    known = _alone[1]
+    if len(known) >= PLANS:
+        known.clear()
+    known[kind] = None
+    if settings.fusion != "1" or math.prod(n.shape) * n.dtype.itemsize > ALONE:
+        return False
+    inputs = n.inputs
+    found = collect([n], {id(n)})
+    made = plan.make(program(found)._replace(dead=frozenset()))
+    values = run(made, plan.leaf_values(made, [i.value for i in found.leaves]), found.numbers)
+    (at,) = made.results.values()
+    finish(n, values[at])
+    (step,) = made.kernels if len(made.steps) == 1 else [None]
+    if step is not None and step.direct is not None:
+        order = [k for k, i in enumerate(inputs) if type(i) is not Node]
+        places = {id(leaf): k for k, leaf in enumerate(inputs)}
+        known[kind] = Alone(
+            memory.maker(n.shape, n.dtype, n.device),
+            step.direct,
+            tuple(places[id(found.leaves[o.place])] for o in step.operands),
+            tuple((order[m.place], m.dtype) for m in step.numbers),
+            graph.form_of(n),
+        )
+    return True
 
 
 # ---- small work at once --------------------------------------------------------------------------

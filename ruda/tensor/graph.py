@@ -47,6 +47,25 @@ def step(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+class Form:
+    """The one object for a device, dtype, shape and layout: quick to compare, for keys."""
+
+    __slots__ = ()
+
+
+_forms: dict[Any, Form] = {}
+
+
+def form_of(node: Node) -> Form:
+    """That of a computed node."""
+    try:
+        return node.form
+    except AttributeError:
+        what = node.device, node.dtype, node.shape, node.layout
+        node.form = found = _forms.setdefault(what, Form())
+        return found
+
+
 class Node:
     """One recorded op. `inputs` are nodes and Python numbers; a leaf has a value and no row.
 
@@ -54,11 +73,13 @@ class Node:
     layout    None for memory in C order, else its strides in elements, and whether it is aligned
     exported  whether somebody outside sees the memory
     story     of a leaf that came from another device: how. Else it is not set
+    form      of a computed node: what kernels must know of its memory. Set when it is asked for
     """
 
-    __slots__ = ("axes", "depth", "device", "dtype", "exported", "inputs", "layout", "row",
+    __slots__ = ("axes", "depth", "device", "dtype", "exported", "form", "inputs", "layout", "row",
                  "shape", "story", "value")  # fmt: skip
     story: str
+    form: Form
 
     def __init__(
         self,

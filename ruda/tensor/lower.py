@@ -36,6 +36,7 @@ from ruda.dtypes import DType, bool_, index
 from ruda.jit import ir
 from ruda.jit.kernel import Kernel, KernelOptions
 from ruda.jit.types import ArrayType, Type, type_of
+from ruda.settings import settings
 from ruda.tensor import ops
 from ruda.tensor.opdef import Row, Scalar, constant, trace
 
@@ -80,6 +81,7 @@ class Group:
     held     whether a chunk is all of a thread's row, and stays in registers
     even     whether chunks are full
     warps    whether threads exchange values within warps
+    part     elements of a part of a row; 0: rows are divided evenly
     """
 
     ops: tuple[Op, ...]
@@ -97,6 +99,7 @@ class Group:
     held: bool = False
     even: bool = False
     warps: bool = False
+    part: int = 0
 
     def parameters(self) -> tuple[str, ...]:
         outputs = [f"out{k}" for k in range(len(self.outputs))]
@@ -468,7 +471,9 @@ class Rows:
         for s in range(first + 1, len(loops)):
             if k not in loops[s]:
                 continue
-            if self.group.outputs and any(self.group.outputs[n] == k for n in self.stages.stored(s)):
+            if self.group.outputs and any(
+                self.group.outputs[n] == k for n in self.stages.stored(s)
+            ):
                 return True
             users = [u for u in loops[s] if ("op", k) in self.group.ops[u].inputs]
             users += [r for r in self.stages.reductions(s) if ("op", k) in self.group.ops[r].inputs]
@@ -661,6 +666,8 @@ class Rows:
 
     def part_size(self) -> ir.Expr:
         """The elements of a part of a row; the last one may have less."""
+        if self.group.part:
+            return number(self.group.part)
         parts = ir.Extent(self.outputs[0], 1)
         return op("floordiv", op("add", self.count, op("sub", parts, number(1))), parts)
 
@@ -703,7 +710,9 @@ class Rows:
 
     def put_together(self, r: int, value: ir.Expr) -> ir.Expr:
         """The threads' parts by halves: of equal rows the same order, whatever the device."""
-        shared = ir.Array(f"shared{r}", computed_at(self.group, r), 1, "shared", shape=(self.group.block,))
+        shared = ir.Array(
+            f"shared{r}", computed_at(self.group, r), 1, "shared", shape=(self.group.block,)
+        )
         self.own.append(shared)
         body = self.values.body
         body += [ir.Store(shared, (self.thread,), value), ir.Barrier()]
@@ -718,7 +727,6 @@ class Rows:
             ]  # fmt: skip
             half //= 2
         return self.values.assign(f"all{r}", ir.Load(shared, (number(0),)))
-
 
     def exchanged(self, r: int, value: ir.Expr) -> ir.Expr:
         """The same by exchanges within warps, whose parts go through shared memory."""
@@ -812,6 +820,11 @@ def configuration(group: Group, shape: tuple[int, ...], parts: int = 1) -> Launc
     return Launch((-(-x // group.block), y, z), block)
 
 
+LAUNCHERS = 4096  # that are kept
+# The settings that launchers were made under, and the launchers: a new one costs a millisecond.
+_launchers: tuple[Any, dict[Any, Callable[..., None]]] = (None, {})
+
+
 def prepare(kernel: Lowered, types: tuple[Type, ...], device: str) -> Any:
     """The compiled kernel for types of arguments, on a device."""
     return kernel.specialise(types, device, (kernel.what.block, 1, 1))
@@ -821,6 +834,20 @@ def launcher(
     kernel: Lowered, launch: Launch, device: str, types: tuple[Type, ...]
 ) -> Callable[..., None]:
     """A callable that takes arguments of the types; running profiles are told of its calls."""
+    global _launchers
+    state = settings.local.get() or settings.base
+    if _launchers[0] is not state or len(_launchers[1]) >= LAUNCHERS:
+        _launchers = state, {}
+    known, key = _launchers[1], (kernel, launch, device, types)
+    found = known.get(key)
+    if found is None:
+        found = known[key] = new_launcher(kernel, launch, device, types)
+    return found
+
+
+def new_launcher(
+    kernel: Lowered, launch: Launch, device: str, types: tuple[Type, ...]
+) -> Callable[..., None]:
     run = prepare(kernel, types, device).launcher(launch, _misfit, ())
 
     def watched(*arguments: Any) -> None:

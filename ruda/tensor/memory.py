@@ -5,14 +5,17 @@ A node's value lies in C order without gaps; views of it have strides, in elemen
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ruda import backends
-from ruda.backends.base import DeviceArray, _at
+from ruda.backends.base import DeviceArray, _at, another
 from ruda.dtypes import DType
+from ruda.jit.types import type_of
 
 HOST = ("cpu", "sim")
 LARGE = 1 << 20  # bytes from which the host's memory comes from its pool
@@ -31,14 +34,30 @@ def on_host(device: str) -> bool:
 
 
 def allocate(shape: tuple[int, ...], dtype: DType, device: str) -> Any:
+    return maker(shape, dtype, device)()
+
+
+@functools.lru_cache(maxsize=1024)
+def maker(shape: tuple[int, ...], dtype: DType, device: str) -> Callable[[], Any]:
+    """What allocates buffers of a kind: all that does not change is found out before."""
+    nbytes, kind = math.prod(shape) * dtype.itemsize, dtype.numpy
+    backend: Any = backends.get(device)
     if on_host(device):
-        nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < LARGE:
-            return np.empty(shape, dtype.numpy)
+            return functools.partial(np.empty, shape, kind)
+
         # Fresh pages cost as much as a pass over them: large arrays come from what was freed.
-        storage = backends.get("cpu").allocate(nbytes, "cpu")  # type: ignore[attr-defined]
-        return _at(storage.address, shape, dtype.numpy, None, storage.owner)
-    return DeviceArray.allocate(backends.get(device), device, shape, dtype.numpy)
+        def pooled() -> Any:
+            storage = backends.get("cpu").allocate(nbytes, "cpu")  # type: ignore[attr-defined]
+            return _at(storage.address, shape, kind, None, storage.owner)
+
+        return pooled
+    if not hasattr(backend, "allocator"):
+        return functools.partial(DeviceArray.allocate, backend, device, shape, kind)
+    first = DeviceArray.allocate(backend, device, shape, kind)
+    type_of(first)
+    new, allocator = another(first), backend.allocator(device)
+    return lambda: new(allocator(nbytes))
 
 
 def from_host(array: np.ndarray[Any, Any], device: str) -> Any:

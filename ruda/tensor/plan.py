@@ -31,7 +31,8 @@ HOST_ARRAYS = 30  # arrays of a kernel on the host; adapters say their own numbe
 LONG_ROW = 32  # elements from which a row is for a block of threads
 PARTS = 1024  # blocks that a device should have at least, where rows are long
 PART = 1 << 14  # elements that are worth a block
-THREADS = 1 << 16  # the same where a thread takes a row
+THREADS = {"cuda": 1 << 18}  # the same where a thread takes a row
+FEW_THREADS = 1 << 16  # on other devices
 STEPS = 64
 MOST_PARTS = 1024
 HOST_PART = 1 << 16
@@ -41,6 +42,7 @@ HOST_BLOCKS = {"cpu": 64, "sim": LONG_ROW}
 HOST_STEPS = 1 << 12  # the same where a thread takes the elements in order: sums stay exact
 CHUNKED = ("cuda",)  # devices whose threads take some elements of a row at a time, and how many
 TAKEN = 8
+HELD_PART = 32 * lower.BLOCK  # elements of a part of a long row
 HELD_BYTES = {32: 256, 64: 256, 128: 256, 256: 256, 512: 128, 1024: 128}  # of registers, by block
 HOST_ROWS = 16  # rows from which the host's cores have enough to do
 
@@ -101,6 +103,8 @@ class Kernel:
     converted: tuple[Any, list[Any]] = (None, [])  # numbers, and what the kernel gets for them
     run: Callable[..., None] | None = None
     run_finish: Callable[..., None] | None = None
+    bound: Callable[..., None] | None = None  # takes results, values and numbers: see `launch`
+    direct: Callable[..., None] | None = None  # takes what a kernel without parts does
 
 
 class Look(NamedTuple):
@@ -230,13 +234,16 @@ def parts_of(device: str, c: Cluster) -> int:
     """In how many parts rows are reduced: by their number and length alone, so that results
     are the same every time."""
     rows, count = fuse.rows_of(c)
+    if takes_chunks(device) and is_inward(c):
+        return -(-count // part_length(count)) if rows < PARTS and count > PART else 1
     if memory.on_host(device):
         part = HOST_PART if is_inward(c) else HOST_STEPS
         return -(-count // part) if rows < HOST_ROWS and count > 2 * part else 1
     if not is_inward(c):  # a thread a row
-        if rows >= THREADS or count <= 2 * STEPS or device.startswith("ascend"):
+        threads = THREADS.get(device.partition(":")[0], FEW_THREADS)
+        if rows >= threads or count <= 2 * STEPS or device.startswith("ascend"):
             return 1
-        return min(-(-count // STEPS), -(-THREADS // max(rows, 1)), MOST_PARTS)
+        return min(-(-count // STEPS), -(-threads // max(rows, 1)), MOST_PARTS)
     if rows >= PARTS or count <= 2 * PART:
         return 1
     return max(1, min(-(-count // PART), -(-PARTS // max(rows, 1))))
@@ -455,6 +462,14 @@ def takes_chunks(device: str) -> bool:
     return device.partition(":")[0] in CHUNKED
 
 
+def part_length(count: int) -> int:
+    """Elements of a part of a row: what a block holds, or more where there would be many."""
+    length = HELD_PART
+    while count > HELD_PART * length:
+        length *= 2
+    return length
+
+
 def row_block(count: int) -> int:
     """Threads for a row: by its length alone, as the order of a sum follows from it."""
     for block in (32, 64, 128, 256):
@@ -474,11 +489,14 @@ def in_chunks(group: Group, shape: tuple[int, ...]) -> Group:
     if any(d.kind not in ("int", "uint", "float") or d.bits < 32 for d in at):
         return group
     count = math.prod(shape[group.outer :])
+    if group.parts:
+        group = replace(group, part=part_length(count), block=lower.BLOCK)
+    count = group.part or count
     each = -(-count // group.block)
-    even = each * group.block == count
+    even = each * group.block == count and math.prod(shape[group.outer :]) % count == 0
     if not even:  # few kinds of kernels, though rows have all lengths
         each = 1 << (each - 1).bit_length() if each <= TAKEN else -(-each // TAKEN) * TAKEN
-    if not group.parts and each * lower.held_bytes(group) <= HELD_BYTES[group.block]:
+    if each * lower.held_bytes(group) <= HELD_BYTES[group.block]:
         return replace(group, chunk=each, held=True, even=even, warps=True)
     return replace(group, chunk=TAKEN, warps=True)
 
@@ -556,7 +574,7 @@ def allocated(k: Kernel, values: list[Any], device: str) -> list[Any]:
     return [
         values[o.reuses]
         if o.reuses is not None and sys.getrefcount(values[o.reuses]) <= FREE
-        else memory.allocate(o.shape, o.dtype, device)
+        else memory.maker(o.shape, o.dtype, device)()
         for o in k.outputs
     ]
 
@@ -578,9 +596,14 @@ def arguments(
     out = [o.of(values) for o in k.operands]
     if k.parts == 1:
         out[:0] = [o.of(m) for m, o in zip(made, k.outputs, strict=True)]
+    return out + converted(k, numbers)
+
+
+def converted(k: Kernel, numbers: Sequence[Any]) -> list[Any]:
+    """Python numbers as a kernel takes them."""
     if numbers is not k.converted[0]:  # a replay gives the very same ones
         k.converted = numbers, [number(numbers[n.place], n.dtype) for n in k.numbers]
-    return out + k.converted[1]
+    return k.converted[1]
 
 
 def number(value: Any, dtype: DType) -> Any:
@@ -590,14 +613,28 @@ def number(value: Any, dtype: DType) -> Any:
     return intrinsics.convert(value, dtype)
 
 
-def launch(k: Kernel, made: Sequence[Any], given: Sequence[Any], device: str) -> None:
-    """Run a kernel on its arguments."""
+def launch(
+    k: Kernel, made: Sequence[Any], values: Sequence[Any], numbers: Sequence[Any], device: str
+) -> None:
+    """Run a kernel: its results go to `made`.
+
+    The first time the arguments' types make the kernel. Later ones of the same plan have the same,
+    and the same shapes and strides: where a device's launchers can be bound to these, only
+    addresses are passed.
+    """
+    if k.bound is not None:
+        k.bound(made, values, numbers)
+        return
     if not math.prod(k.launch.grid):
         return
+    given = arguments(k, made, values, numbers)
+    backend: Any = backends.get(device)
     if k.finish is None:
         run = k.run
         if run is None:
             run = k.run = prepared(k.group, k.launch, given, device)
+            if hasattr(backend, "bound"):
+                k.bound = bound(k, [(k.group, k.launch, given)], device)
         run(*given)
         return
     between = [
@@ -609,9 +646,45 @@ def launch(k: Kernel, made: Sequence[Any], given: Sequence[Any], device: str) ->
         k.run = prepared(k.group, k.launch, [*between, *given], device)
         second = lower.configuration(k.finish, (k.rows, k.parts))
         k.run_finish = prepared(k.finish, second, [*whole, *between], device)
+        if hasattr(backend, "bound"):
+            both = (k.group, k.launch, [*between, *given]), (k.finish, second, [*whole, *between])
+            k.bound = bound(k, both, device)
     assert k.run_finish is not None
     k.run(*between, *given)
     k.run_finish(*whole, *between)
+
+
+def bound(
+    k: Kernel, calls: Sequence[tuple[Group, Launch, Sequence[Any]]], device: str
+) -> Callable[..., None] | None:
+    """The launches of a kernel with all but addresses and numbers fixed; None if they cannot be."""
+    backend: Any = backends.get(device)
+    runs = []
+    for group, launch, given in calls:
+        module = lower.prepare(lower.lowered(group), lower.types_of(given), device).module
+        runs.append(backend.bound(module, launch, given))
+    if None in runs:
+        return None
+    places = [o.place for o in k.operands]
+    if k.finish is None:
+        (run,) = runs
+        k.direct = run
+
+        def one(made: Sequence[Any], values: Sequence[Any], numbers: Sequence[Any]) -> None:
+            run(*made, *[values[p] for p in places], *(converted(k, numbers) if numbers else ()))
+
+        return one
+    first, second = runs
+    makers = [
+        memory.maker((k.rows, k.parts), part_dtype(k.group.ops[n]), device) for n in k.group.outputs
+    ]
+
+    def both(made: Sequence[Any], values: Sequence[Any], numbers: Sequence[Any]) -> None:
+        between = [make() for make in makers]
+        first(*between, *[values[p] for p in places], *converted(k, numbers))
+        second(*made, *between)
+
+    return both
 
 
 def recorded(made: Plan, values: list[Any], numbers: Sequence[Any]) -> list[Any]:

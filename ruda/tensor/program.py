@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ruda.dtypes import DType
 from ruda.tensor import memory
-from ruda.tensor.graph import VIEW, WEAK, Node
+from ruda.tensor.graph import VIEW, WEAK, Node, form_of
 from ruda.tensor.memory import View
 from ruda.tensor.opdef import Row
 
@@ -77,14 +77,73 @@ class Program(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """Nodes as a program, and what it is run with. `key` is equal for equal programs."""
+    """Nodes as a program, inputs before users, and what it is run with."""
 
-    key: tuple[Any, ...]
     nodes: list[Node]
     leaves: list[Node]
     numbers: list[Any]
     wanted: list[bool]
     dead: list[bool]
+
+
+class Waiting(NamedTuple):
+    """What must be computed, users before inputs: quick to make, only to be found again by its key.
+
+    Equal keys are equal programs, but for who else refers to their nodes and leaves.
+    """
+
+    key: tuple[Any, ...]
+    nodes: list[Node]
+    leaves: list[Node]
+    numbers: list[Any]
+
+
+def waiting(targets: Sequence[Node], most: int) -> Waiting | None:
+    """All that nodes wait for; None if it is more than `most`.
+
+    Each node is looked at once, each input is told by the number of the first one that was it.
+    """
+    nodes, leaves, numbers = list(targets), list[Node](), list[Any]()
+    numbered = {n: k for k, n in enumerate(nodes)}
+    count = len(nodes)
+    number_of = numbered.setdefault
+    key: list[Any] = [count, nodes[0].device]
+    tell = key.append
+    for n in nodes:
+        tell(n.row)
+        if n.axes:  # a reduction or a view; the shapes of other ops follow from their inputs
+            tell(n.axes)
+            tell(n.shape)
+        for i in n.inputs:
+            if type(i) is Node:
+                k = number_of(i, count)
+                tell(k)
+                if k == count:
+                    count += 1
+                    if i.value is None:
+                        nodes.append(i)
+                    else:
+                        leaves.append(i)
+                        try:
+                            tell(i.form)
+                        except AttributeError:
+                            tell(form_of(i))
+            else:
+                tell(type(i))
+                numbers.append(i)
+        if count > most:
+            return None
+    return Waiting(tuple(key), nodes, leaves, numbers)
+
+
+def uses(found: Waiting) -> tuple[list[int], list[int]]:
+    """How often the waiting nodes take each of them, and each leaf."""
+    count: dict[Node, int] = dict.fromkeys([*found.nodes, *found.leaves], 0)
+    for n in found.nodes:
+        for i in n.inputs:
+            if type(i) is Node:
+                count[i] += 1
+    return [count[n] for n in found.nodes], [count[n] for n in found.leaves]
 
 
 def topological(targets: Sequence[Node], most: int) -> tuple[list[Node], bool]:
@@ -125,49 +184,34 @@ OWN = _own_references()
 
 
 def collect(nodes: list[Node], targets: set[int]) -> Collected:
-    """The key of a program and its values. `targets` are the ids of the nodes that are asked for.
+    """A program's values. `targets` are the ids of the nodes that are asked for.
 
     Whoever calls this keeps no names for single nodes: they would count as references.
     """
-    place = {id(n): k for k, n in enumerate(nodes)}
-    uses = [0] * len(nodes)
-    leaves: list[Node] = []
-    leaf_place: dict[int, int] = {}
-    leaf_uses: list[int] = []
-    numbers: list[Any] = []
-    key: list[Any] = [nodes[0].device if nodes else ""]
-    for n in nodes:
-        key.append(n.row)
-        if n.row.kind != "elementwise":  # type: ignore[union-attr]
-            key += (n.axes, n.shape)
-        for i in n.inputs:
-            if type(i) is not Node:
-                key.append(type(i))
-                numbers.append(i)
-                continue
-            k = place.get(id(i))
-            if k is not None:
-                uses[k] += 1
-                key.append(k)
-                continue
-            k = leaf_place.get(id(i))
-            if k is None:
-                k = leaf_place[id(i)] = len(leaves)
-                leaves.append(i)
-                leaf_uses.append(0)
-                key.append((i.dtype, i.shape, i.layout))
-            leaf_uses[k] += 1
-            key.append(~k)
-    i = n = None  # type: ignore[assignment]
-    counts = references(nodes)
-    wanted = [counts[k] - OWN > uses[k] or id(nodes[k]) in targets for k in range(len(nodes))]
-    counts = references(leaves)
+    found = arranged(nodes)
+    times, leaf_times = uses(Waiting((), nodes, found.leaves, []))
+    counts, leaf_counts = references(nodes), references(found.leaves)
+    wanted = [c - OWN > u for c, u in zip(counts, times, strict=True)]
+    wanted = [w or id(n) in targets for n, w in zip(nodes, wanted, strict=True)]
     dead = [
-        counts[k] - OWN == leaf_uses[k] and leaves[k].layout is None and not leaves[k].exported
-        for k in range(len(leaves))
+        c - OWN == u and may_be_written(n)
+        for n, c, u in zip(found.leaves, leaf_counts, leaf_times, strict=True)
     ]
-    key += (*wanted, *dead)
-    return Collected(tuple(key), nodes, leaves, numbers, wanted, dead)
+    return found._replace(wanted=wanted, dead=dead)
+
+
+def may_be_written(leaf: Node) -> bool:
+    """Whether memory may be, if nobody else refers to it."""
+    return leaf.layout is None and not leaf.exported
+
+
+def arranged(nodes: list[Node]) -> Collected:
+    """Nodes, inputs before users, with their leaves and numbers."""
+    own = {id(n) for n in nodes}
+    inputs = [i for n in nodes for i in n.inputs]
+    leaves = {id(i): i for i in inputs if type(i) is Node and id(i) not in own}
+    numbers = [i for i in inputs if type(i) is not Node]
+    return Collected(nodes, list(leaves.values()), numbers, [], [])
 
 
 def program(found: Collected) -> Program:

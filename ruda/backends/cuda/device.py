@@ -7,6 +7,7 @@ there is none. numba-cuda's dispatcher, which costs ten times what a launch cost
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,10 @@ class CudaBackend:
 
         return driver.gpu(device)
 
+    def allocator(self, device: str) -> Callable[[int], Storage]:
+        """What `allocate` does for a device's own memory, without looking for the device."""
+        return self.gpu(device).allocate
+
     def target(self, device: str = "cuda") -> Mapping[str, Any]:
         """The chip that code is made for."""
         from ruda.backends.cuda import driver
@@ -176,6 +181,14 @@ class CudaBackend:
 
         return launching.build(module, launch, fallback, guards)
 
+    def bound(
+        self, module: Module, launch: Launch, given: Sequence[Any]
+    ) -> Callable[..., None] | None:
+        """A launcher for arrays that lie as the given ones do, which looks at addresses alone."""
+        from ruda.backends.cuda import launch as launching
+
+        return launching.bound(module, launch, given)
+
     def graph(
         self, launches: Sequence[tuple[Module, Launch, Sequence[Any]]], device: str
     ) -> Callable[[], None]:
@@ -206,6 +219,14 @@ class CudaBackend:
         self.gpu(storage.device).write(storage.address + offset, data, handle)
         if handle and hasattr(storage.owner, "used_in"):
             storage.owner.used_in(handle)
+
+    def copy_bytes(self, target: DeviceArray, source: DeviceArray) -> None:
+        """Copy between arrays without gaps, of one size, on the device."""
+        gpu, nbytes = self.gpu(target.storage.device), math.prod(target.shape) * target.itemsize
+        (code,) = gpu.driver.cuMemcpyDtoDAsync(target.pointer, source.pointer, nbytes, 0)
+        if code:
+            gpu.use()  # in a new thread the context is not there yet
+            check((*gpu.driver.cuMemcpyDtoDAsync(target.pointer, source.pointer, nbytes, 0), None))
 
     def map(self, ary: np.ndarray[Any, Any], device: str) -> DeviceArray:
         """A device array at the memory of a NumPy array, page-locked while it lives."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ruda.backends.base import Asked, DeviceArray, Launch, tell_moved
+from ruda.backends.base import Asked, DeviceArray, Launch, observed, observers, tell_moved
 from ruda.backends.cpu import reports
 from ruda.backends.cuda.driver import INVALID_CONTEXT, Gpu, check, handle_of
 from ruda.dtypes import DType
@@ -610,6 +610,61 @@ def launch({", ".join([*(f"{n}=missing" for n in names), "*rest"])}, **keywords)
         code = frame.f_code
     recent((name, code, frame.f_lasti))
     (code,) = driver_launch(function, {numbers}, stream, block.address, 0)
+    if code:
+        failed(code, block.address, {numbers})
+    blocks.append(block)
+"""
+    exec(compile(text, "<ruda launcher>", "exec"), scope)
+    launcher: Callable[..., None] = scope["launch"]
+    return launcher
+
+
+def bound(module: Module, launch: Launch, given: Sequence[Any]) -> Callable[..., None] | None:
+    """A launcher for arguments as the given ones: arrays of their types, shapes and strides.
+
+    It is called by plans, which know what they pass: nothing is looked at but the addresses of
+    arrays, also of larger ones that they are views of, and numbers. None: not for this kernel.
+    """
+    gpu, shape, metadata = module.gpu, shape_of(module, launch), module.metadata
+    if metadata["sites"] or metadata["cooperative"] or handle_of(launch.stream):
+        return None
+    text, offsets = layout(metadata["parameters"])
+    packer = struct.Struct(text)
+    scope: dict[str, Any] = {
+        "blocks": [Block(packer.size, offsets)], "Block": Block, "size": packer.size,
+        "offsets": offsets, "pack": packer.pack_into, "driver_launch": gpu.driver.cuLaunchKernel,
+        "function": module.function, "stream": gpu.driver.CUstream(0),
+        "recent": gpu.recent.append, "name": module.name, "getframe": sys._getframe,
+        "failed": functools.partial(_failed, module), "asarray": np.asarray, "u16": np.uint16,
+        "observers": observers, "observed": observed, "device": gpu.name, "__name__": __name__,
+    }  # fmt: skip
+
+    def packed(row: Sequence[Any]) -> str:
+        match row:
+            case ["threads"]:
+                return str(threads_along_x(launch))
+            case ["extent", k, axis]:
+                return str(int(given[k].shape[axis]))
+            case ["stride", k, axis]:
+                return str(int(given[k].strides[axis]))
+        return _packed(row, module.types)
+
+    numbers = ", ".join(map(str, shape))
+    values = ", ".join(["block.buffer", "0", *map(packed, metadata["parameters"])])
+    text = f"""
+def launch({", ".join(f"a{k}" for k in range(len(module.types)))}):
+    try:
+        block = blocks.pop()
+    except IndexError:
+        block = Block(size, offsets)
+    pack({values})
+    frame = getframe(1)
+    recent((name, frame.f_code, frame.f_lasti))
+    if observers:
+        with observed("kernel", name, device):
+            (code,) = driver_launch(function, {numbers}, stream, block.address, 0)
+    else:
+        (code,) = driver_launch(function, {numbers}, stream, block.address, 0)
     if code:
         failed(code, block.address, {numbers})
     blocks.append(block)
