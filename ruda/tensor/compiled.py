@@ -277,7 +277,7 @@ class Graph:
     def __init__(self, recorded: Recorded, values: list[Any]) -> None:
         self.device = recorded.device
         backend: Any = backends.get(self.device)
-        self.copy_bytes = backend.copy_bytes
+        self.copy_bytes = getattr(backend, "copy_bytes", None)
         self.values = [self.copy(v) if v is not None else None for v in values]
         for at in recorded.constants:
             self.values[at] = values[at]
@@ -306,7 +306,7 @@ class Graph:
         """Copy on the device: bytes, where both lie alike."""
         from ruda.tensor.primitives import run
 
-        if source.strides == target.strides:  # a graph's memory has no gaps
+        if self.copy_bytes is not None and source.strides == target.strides:  # without gaps
             self.copy_bytes(target, source)
         else:
             run.copy(target, source, self.device)

@@ -71,7 +71,7 @@ def realize(targets: Iterable[Node]) -> None:
         elif len(pending) == 1 and alone(pending[0]):
             return
         pending = [n for n in dict.fromkeys(pending) if n.value is None]
-        if settings.fusion == "verify" or not found_again(pending):
+        if pending and (settings.fusion == "verify" or not found_again(pending)):
             compute(pending)
 
 
@@ -421,13 +421,15 @@ def at_once(targets: Sequence[Node]) -> bool:
     """
     if (settings.local.get() or settings.base)["fusion"] == "verify":
         return False
+    before = be_quiet()
     try:
-        with quiet():
-            for n in targets:
-                if n.value is None:
-                    evaluate(n)
+        for n in targets:
+            if n.value is None:
+                evaluate(n)
     except (NotSmall, RecursionError):
         return False
+    finally:
+        warn_again(before)
     return True
 
 
@@ -436,30 +438,34 @@ def evaluate(n: Node, small: tuple[int, ...] = ()) -> Any:
 
     Chains are short: see `graph.MAX_DEPTH`.
     """
-    row, inputs, found = n.row, n.inputs, None
-    if n.shape is not small:
-        small = n.shape
-        if not is_small(small):
-            raise NotSmall
-    x = inputs[0]
-    if row in PLAIN and type(x) is Node and (x.dtype is float32 or x.dtype is float64):
-        y = inputs[-1]
-        if type(y) is Node:
-            if y.dtype is x.dtype:
-                left, right = x.value, y.value
-                left = evaluate(x, small) if left is None else left
-                if y is x:
-                    right = left
-                elif right is None:  # perhaps it was made on the left
-                    right = evaluate(y, small) if y.value is None else y.value
-                found = PLAIN[row](left) if len(inputs) == 1 else PLAIN[row](left, right)
-        elif type(y) is float:
-            left = x.value
-            found = PLAIN[row](evaluate(x, small) if left is None else left, y)
+    inputs, shape, found = n.inputs, n.shape, None
+    if shape is not small and not is_small(shape):
+        raise NotSmall
+    plain = PLAIN.get(n.row)  # type: ignore[arg-type]
+    x, alike = inputs[0], False  # whether all memory is in C order, and of the result's shape
+    if plain is not None and type(x) is Node and (x.dtype is float32 or x.dtype is float64):
+        left = x.value
+        if left is None:
+            left = evaluate(x, shape)
+        alike = x.layout is None and (x.shape is shape or x.shape == shape)
+        if len(inputs) == 1:
+            found = plain(left)
+        else:
+            y = inputs[1]
+            if type(y) is float:
+                found = plain(left, y)
+            elif type(y) is Node and y.dtype is x.dtype:
+                right = y.value
+                if right is None:
+                    right = evaluate(y, shape)
+                found = plain(left, right)
+                alike = alike and y.layout is None and (y.shape is shape or y.shape == shape)
     if found is None:
-        found = converting(n, small)
-    if type(found) is not np.ndarray or found.shape != n.shape or not found.flags.c_contiguous:
-        found = own(np.asarray(found), n.shape, ())
+        alike, found = False, converting(n, shape)
+    if not (alike and type(found) is np.ndarray) and (
+        type(found) is not np.ndarray or found.shape != shape or not found.flags.c_contiguous
+    ):
+        found = own(np.asarray(found), shape, ())
     n.value, n.inputs, n.row, n.depth = found, (), None, 0
     return found
 
@@ -495,28 +501,26 @@ PLAIN: dict[Row, Any] = {
 }  # fmt: skip
 
 
-try:  # what `np.errstate` does, without its checks: they cost as much as adding 1000 numbers
+# No warnings of overflow and the like, as results say it: what `np.errstate` does, without its
+# checks, which cost as much as adding 1000 numbers.
+try:
     from numpy._core._ufunc_config import _extobj_contextvar  # type: ignore[attr-defined]
     from numpy._core.umath import _make_extobj
 
-    class quiet:
-        """No warnings of overflow and the like: results say it."""
-
-        __slots__ = ("token",)
-        state = _make_extobj(all="ignore")
-
-        def __enter__(self) -> None:
-            self.token = _extobj_contextvar.set(self.state)
-
-        def __exit__(self, *exception: object) -> None:
-            _extobj_contextvar.reset(self.token)
-
-    with quiet():
+    be_quiet = functools.partial(_extobj_contextvar.set, _make_extobj(all="ignore"))
+    warn_again = _extobj_contextvar.reset
+    _before = be_quiet()
+    try:
         np.exp(np.float32(1e9))
+    finally:
+        warn_again(_before)
 except (ImportError, AttributeError, TypeError):  # another NumPy
 
-    def quiet() -> Any:  # type: ignore[no-redef]
-        return np.errstate(all="ignore")
+    def be_quiet() -> Any:  # type: ignore[misc]
+        return np.seterr(all="ignore")
+
+    def warn_again(before: Any) -> None:
+        np.seterr(**before)
 
 
 # ---- by NumPy ------------------------------------------------------------------------------------
