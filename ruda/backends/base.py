@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ruda.backends.pool import Pool
+from ruda.backends.pool import Pool, bucket
 from ruda.dtypes import DType, as_dtype
 from ruda.errors import DeviceError, LaunchWarning, Place
 from ruda.settings import settings
@@ -726,23 +726,29 @@ class DeviceArray:
         raise missing_attribute(self, "DeviceNDArray", name)
 
 
-def another(like: DeviceArray) -> Callable[[Storage], DeviceArray]:
-    """A function that makes arrays which lie in their memory as a given one, at its start, does.
+def another(like: DeviceArray, pool: Pool) -> Callable[[], DeviceArray]:
+    """A function that allocates arrays which are in all as a given one that fills its memory.
 
-    Half the time of an allocation: it is done for every result of a small op.
+    A quarter of the time of an allocation: it is done for every result of a small op.
     """
     kind, backend, ref = type(like), like._backend, weakref.ref
+    nbytes = like.storage.nbytes
+    take, size = pool.take, bucket(nbytes)
     shape, dtype, strides, device = like.shape, like.dtype, like.strides, like.device
     array_type, launch_kind = like.__ruda_array_type__, like.__ruda_kind__
     new: Any = object.__new__
 
-    def make(storage: Storage) -> DeviceArray:
+    def make() -> DeviceArray:
         out: DeviceArray = new(kind)
+        storage: Storage = new(Storage)
+        storage.owner = block = take(size, nbytes)
+        storage.device, storage.address, storage.nbytes = device, block.address, nbytes
+        storage.on_host = storage.readonly = False
+        storage.arrays = [ref(out)]
         out._backend, out.storage, out.shape, out.dtype = backend, storage, shape, dtype
         out.strides, out.offset, out.pointer = strides, 0, storage.address
         out.__ruda_device__, out.__ruda_array_type__ = device, array_type
         out.__ruda_kind__ = launch_kind
-        storage.arrays.append(ref(out))
         return out
 
     return make

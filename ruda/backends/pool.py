@@ -81,7 +81,10 @@ class Pool:
 
     def allocate(self, nbytes: int) -> Block:
         """A block of at least `nbytes` bytes; OutOfMemoryError."""
-        size = bucket(nbytes)
+        return self.take(bucket(nbytes), nbytes)
+
+    def take(self, size: int, nbytes: int) -> Block:
+        """The same, where the bucket's size is known."""
         with self.lock:
             self.requests += 1
             if self.waiting:
@@ -93,9 +96,10 @@ class Pool:
                 self.reused += 1
             else:
                 address = self.fresh(size, nbytes)
-            self.in_use += size
-            self.peak = max(self.peak, self.in_use)
-            return Block(self, address, size)
+            self.in_use = held = self.in_use + size
+            if held > self.peak:
+                self.peak = held
+        return Block(self, address, size)
 
     def fresh(self, size: int, nbytes: int) -> Any:
         """New memory of the device; where there is none, what is kept is given back first."""
@@ -132,8 +136,10 @@ class Pool:
             if block.queues:
                 markers = [self.mark(queue) for queue in block.queues]
                 self.waiting.append((block.address, block.size, markers))
+            elif block.size in self.free:
+                self.free[block.size].append(block.address)
             else:
-                self.free.setdefault(block.size, []).append(block.address)
+                self.free[block.size] = [block.address]
 
     def collect(self) -> None:
         """Move blocks whose markers are past to those that can be given out."""

@@ -334,6 +334,7 @@ class Alone(NamedTuple):
     form: graph.Form  # of the result
 
 
+BOTH = (0, 1)  # the inputs of most: two arrays, in order
 _alone: tuple[Any, dict[Any, Alone | None]] = (None, {})  # settings, and what was made under them
 
 
@@ -350,18 +351,15 @@ def alone(n: Node) -> bool:
     state = settings.local.get() or settings.base
     if _alone[0] is not state:
         _alone = state, {}
-    key: list[Any] = [row]
-    for i in inputs:
-        if type(i) is not Node:
-            key.append(type(i))
-        elif i.value is None:
+    try:
+        kind = (row, *[i.form if type(i) is Node else type(i) for i in inputs])
+    except AttributeError:  # it was not asked for, or there is no value
+        nodes = [i for i in inputs if type(i) is Node]
+        if any(i.value is None for i in nodes):
             return False
-        else:
-            try:
-                key.append(i.form)
-            except AttributeError:
-                key.append(graph.form_of(i))
-    kind = tuple(key)
+        for i in nodes:
+            graph.form_of(i)
+        kind = (row, *[i.form if type(i) is Node else type(i) for i in inputs])
     try:
         found = _alone[1][kind]
     except KeyError:
@@ -370,7 +368,9 @@ def alone(n: Node) -> bool:
         return False
     make, run, arrays, numbers, form = found
     out = make()
-    if numbers:
+    if arrays is BOTH:
+        run(out, inputs[0].value, inputs[1].value)
+    elif numbers:
         given = [plan.number(inputs[k], dtype) for k, dtype in numbers]
         run(out, *[inputs[k].value for k in arrays], *given)
     else:
@@ -395,13 +395,14 @@ def first_alone(n: Node, kind: tuple[Any, ...]) -> bool:
     finish(n, values[at])
     (step,) = made.kernels if len(made.steps) == 1 else [None]
     if step is not None and step.direct is not None:
-        order = [k for k, i in enumerate(inputs) if type(i) is not Node]
-        places = {id(leaf): k for k, leaf in enumerate(inputs)}
+        places = {id(i): k for k, i in enumerate(inputs)}
+        order = tuple(places[id(found.leaves[o.place])] for o in step.operands)
+        where = [k for k, i in enumerate(inputs) if type(i) is not Node]
         known[kind] = Alone(
             memory.maker(n.shape, n.dtype, n.device),
             step.direct,
-            tuple(places[id(found.leaves[o.place])] for o in step.operands),
-            tuple((order[m.place], m.dtype) for m in step.numbers),
+            BOTH if order == BOTH else order,
+            tuple((where[m.place], m.dtype) for m in step.numbers),
             graph.form_of(n),
         )
     return True

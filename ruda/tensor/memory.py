@@ -52,12 +52,11 @@ def maker(shape: tuple[int, ...], dtype: DType, device: str) -> Callable[[], Any
             return _at(storage.address, shape, kind, None, storage.owner)
 
         return pooled
-    if not hasattr(backend, "allocator"):
+    if not hasattr(backend, "pool"):
         return functools.partial(DeviceArray.allocate, backend, device, shape, kind)
     first = DeviceArray.allocate(backend, device, shape, kind)
     type_of(first)
-    new, allocator = another(first), backend.allocator(device)
-    return lambda: new(allocator(nbytes))
+    return another(first, backend.pool(device))
 
 
 def from_host(array: np.ndarray[Any, Any], device: str) -> Any:

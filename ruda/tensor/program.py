@@ -131,8 +131,8 @@ def waiting(targets: Sequence[Node], most: int) -> Waiting | None:
             else:
                 tell(type(i))
                 numbers.append(i)
-        if count > most:
-            return None
+    if count > most:
+        return None
     return Waiting(tuple(key), nodes, leaves, numbers)
 
 
@@ -171,7 +171,7 @@ def topological(targets: Sequence[Node], most: int) -> tuple[list[Node], bool]:
 
 def references(nodes: list[Node]) -> list[int]:
     """How many references each node of a list has."""
-    return [sys.getrefcount(n) for n in nodes]
+    return list(map(sys.getrefcount, nodes))
 
 
 def _own_references() -> int:

@@ -162,8 +162,9 @@ class Tensor:
         """The memory, computed: a NumPy array on the host, else a `DeviceArray`."""
         if graph.tracing.current is not None:
             graph.tracing.current.read()
-        node = self.node()
-        execute.realize([node])
+        node = self._storage.node if self._view is None else self.node()
+        if node.value is None:
+            execute.realize((node,))
         return node.value
 
     def permute(self, axes: Sequence[int]) -> Tensor:

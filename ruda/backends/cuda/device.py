@@ -31,6 +31,7 @@ from ruda.settings import settings
 if TYPE_CHECKING:
     from ruda.backends.cuda.driver import Gpu
     from ruda.backends.cuda.launch import Module
+    from ruda.backends.pool import Pool
     from ruda.jit.ir import Function
 
 
@@ -94,9 +95,9 @@ class CudaBackend:
 
         return driver.gpu(device)
 
-    def allocator(self, device: str) -> Callable[[int], Storage]:
-        """What `allocate` does for a device's own memory, without looking for the device."""
-        return self.gpu(device).allocate
+    def pool(self, device: str) -> Pool:
+        """Where a device's own memory comes from."""
+        return self.gpu(device).pool
 
     def target(self, device: str = "cuda") -> Mapping[str, Any]:
         """The chip that code is made for."""
