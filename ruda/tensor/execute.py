@@ -75,6 +75,24 @@ def realize(targets: Iterable[Node]) -> None:
             compute(pending)
 
 
+def read(node: Node) -> Any:
+    """A node's value: what `realize` does, quicker where it is small work on the host."""
+    if node.value is not None:
+        return node.value
+    if node.device == "cpu" and (settings.local.get() or settings.base)["fusion"] != "verify":
+        before = be_quiet()
+        try:
+            with _lock:
+                found = node.value
+                return evaluate(node) if found is None else found
+        except (NotSmall, RecursionError):
+            pass
+        finally:
+            warn_again(before)
+    realize((node,))
+    return node.value
+
+
 def compute(pending: list[Node]) -> None:
     """Give nodes their values, by a plan made for them; in several steps if they are many."""
     targets = {id(n) for n in pending}

@@ -68,7 +68,9 @@ class Op(NamedTuple):
 class Group:
     """What a fused kernel computes.
 
-    arrays   for each input array, its dtype and the axes of the space that it has
+    arrays   for each input array, its dtype and the axes of the space that it has, as they lie in
+             memory: the last one is that of neighbours
+    order    the axes of outputs that have all of them
     numbers  dtypes of the numbers that are passed
     outputs  which ops are stored
     ndim     axes of the space after merging, `outer` of them not reduced, these first
@@ -100,6 +102,7 @@ class Group:
     even: bool = False
     warps: bool = False
     part: int = 0
+    order: tuple[int, ...] = ()
 
     def parameters(self) -> tuple[str, ...]:
         outputs = [f"out{k}" for k in range(len(self.outputs))]
@@ -544,10 +547,10 @@ class Rows:
         saved      where dear values are, or go
         """
         where = self.where(k)
+        at = tuple(where[a] for a in self.group.order or range(self.group.ndim))
         values = Values(
             self.group, self.inputs, self.numbers, where, f"_{stage}", self.values, registers
         )
-        at = tuple(where)
         before = {one for s in range(stage) for one in self.stages.needed(s)}
         for one, n in self.kept.items():
             if one in before:

@@ -269,10 +269,13 @@ def kernel(p: Program, maker: fuse.Maker, c: Cluster) -> Kernel:
         inner_shape, inner = lower.merge(*picked(c.space, strides, c.axes))
     shape = (*outer_shape, *inner_shape)
     merged = [(*o, *i) for o, i in zip(outer, inner, strict=True)][: len(written.operands)]
-    has = [tuple(a for a, s in enumerate(m) if s != 0) for m in merged]
+    has = [lying([a for a, s in enumerate(m) if s != 0], m) for m in merged]
     if c.axes is not None:  # somebody must tell the length of every axis
         told = {a for h in has for a in h}
-        has[0] = tuple(a for a in range(len(shape)) if a in has[0] or a not in told)
+        has[0] = (*(a for a in range(len(shape)) if a not in told), *has[0])
+    own = (*outer[-1], *inner[-1])  # of results that have all axes: they lie alike
+    whole = c.axes is not None and any(c.levels[k] == "full" for k in outputs)
+    order = lying(range(len(shape)), own) if whole else ()
     style, block = style_of(p.device, c, shape, len(outer_shape))
     group = Group(
         written.operations,
@@ -285,6 +288,7 @@ def kernel(p: Program, maker: fuse.Maker, c: Cluster) -> Kernel:
         parts > 1,
         block,
         flat=c.axes is None and lower.is_flat(shape),
+        order=order,
         keeps=memory.on_host(p.device) and c.axes is not None and not takes_chunks(p.device),
     )
     if takes_chunks(p.device):
@@ -303,9 +307,10 @@ def kernel(p: Program, maker: fuse.Maker, c: Cluster) -> Kernel:
         as_seen: tuple[int, ...] = rows
         across = None
         if c.levels[k] == "full":
-            as_seen, own = shape, (*outer[-1], *inner[-1])  # all full ones lie alike
-            if own != memory.contiguous(shape).strides and math.prod(shape) > 1:
-                across = tuple(s * step.dtype.itemsize for s in own)
+            as_seen = tuple(shape[a] for a in order or range(len(shape)))
+            lies = tuple(own[a] for a in order or range(len(shape)))
+            if lies != memory.contiguous(as_seen).strides and math.prod(shape) > 1:
+                across = tuple(s * step.dtype.itemsize for s in lies)
         results.append(Output(k, step.shape, step.dtype, as_seen, across, taken))
     moved = sum(nbytes(p, i) for i in {i for i, _ in written.operands})
     moved += sum(math.prod(o.shape) * o.dtype.itemsize for o in results)
@@ -322,6 +327,11 @@ def kernel(p: Program, maker: fuse.Maker, c: Cluster) -> Kernel:
         parts,
         finish_group(p.device, group, parts) if parts > 1 else None,
     )
+
+
+def lying(axes: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """Axes as they lie in memory, those of neighbours last."""
+    return tuple(sorted(axes, key=lambda a: -abs(strides[a])))
 
 
 def nbytes(p: Program, i: Reference) -> int:

@@ -162,10 +162,7 @@ class Tensor:
         """The memory, computed: a NumPy array on the host, else a `DeviceArray`."""
         if graph.tracing.current is not None:
             graph.tracing.current.read()
-        node = self._storage.node if self._view is None else self.node()
-        if node.value is None:
-            execute.realize((node,))
-        return node.value
+        return execute.read(self._storage.node if self._view is None else self.node())
 
     def permute(self, axes: Sequence[int]) -> Tensor:
         """The axes in another order: a view."""
@@ -188,10 +185,9 @@ class Tensor:
             node = self._storage.node
             if graph.tracing.current is not None:
                 graph.tracing.current.read()
-            if node.value is None:
-                execute.realize((node,))
+            value = node.value
+            seen: np.ndarray[Any, Any] = (execute.read(node) if value is None else value).view()
             node.exported = True
-            seen: np.ndarray[Any, Any] = node.value.view()
             seen.setflags(write=False)
             return seen
         shared = memory.on_host(self.device)
