@@ -240,8 +240,6 @@ def by_kernel(step: Kernel) -> bool:
         return group not in _refused and step.size > 0
     if settings.fusion == "0" or settings.deterministic or step.size < SMALL or group in _refused:
         return False
-    if group.style == "column" and len(group.ops) == 1:
-        return False  # NumPy adds whole rows to each other: nothing is faster
     count = _seen[group] = _seen.get(group, 0) + 1
     return count > 1 or step.size >= LARGE
 

@@ -38,6 +38,9 @@ MOST_PARTS = 1024
 HOST_PART = 1 << 16
 # Threads of a block: the CPU's are lanes, and what they carry should stay in registers and cache.
 HOST_COLUMNS = 1024
+WIDE_COLUMNS = 4096  # of reductions alone: pages in a row; what they carry still fits the cache
+WIDE_BLOCKS = 16  # parts of the work that cores can share
+WIDE_STEPS = 256  # elements of a column that are worth a part
 HOST_BLOCKS = {"cpu": 64, "sim": LONG_ROW}
 HOST_STEPS = 1 << 12  # the same where a thread takes the elements in order: sums stay exact
 CHUNKED = ("cuda",)  # devices whose threads take some elements of a row at a time, and how many
@@ -204,7 +207,7 @@ def divide_long_rows(maker: fuse.Maker) -> None:
     waiting = list(maker.all.values())
     while waiting:
         c = waiting.pop()
-        if c.axes is None or parts_of(maker.p.device, c) == 1:
+        if c.axes is None or parts_of(maker, c) == 1:
             continue
         early = early_members(maker, c)
         if len(early) == len(c.members):
@@ -230,12 +233,16 @@ def early_members(maker: fuse.Maker, c: Cluster) -> list[int]:
     return [k for k in c.members if k in early]
 
 
-def parts_of(device: str, c: Cluster) -> int:
+def parts_of(maker: fuse.Maker, c: Cluster) -> int:
     """In how many parts rows are reduced: by their number and length alone, so that results
     are the same every time."""
     rows, count = fuse.rows_of(c)
+    device = maker.p.device
     if takes_chunks(device) and is_inward(c):
         return -(-count // part_length(count)) if rows < PARTS and count > PART else 1
+    if is_wide(maker, c):
+        blocks = -(-rows // WIDE_COLUMNS)
+        return max(1, min(count // WIDE_STEPS, WIDE_BLOCKS // blocks))
     if memory.on_host(device):
         part = HOST_PART if is_inward(c) else HOST_STEPS
         return -(-count // part) if rows < HOST_ROWS and count > 2 * part else 1
@@ -256,7 +263,7 @@ def kernel(p: Program, maker: fuse.Maker, c: Cluster) -> Kernel:
     """The launch for a cluster: axes in the kernel's order, merged; operands as it sees them."""
     outputs = maker.writes(c)
     written = translate(p, maker, c)
-    parts = parts_of(p.device, c) if c.axes is not None else 1
+    parts = parts_of(maker, c) if c.axes is not None else 1
     if not all(p.steps[k].row.kind == "reduce" for k in outputs):
         parts = 1
     full = tuple(max(s, 1) for s in memory.contiguous(c.space).strides)
@@ -276,7 +283,7 @@ def kernel(p: Program, maker: fuse.Maker, c: Cluster) -> Kernel:
     own = (*outer[-1], *inner[-1])  # of results that have all axes: they lie alike
     whole = c.axes is not None and any(c.levels[k] == "full" for k in outputs)
     order = lying(range(len(shape)), own) if whole else ()
-    style, block = style_of(p.device, c, shape, len(outer_shape))
+    style, block = style_of(maker, c, shape, len(outer_shape))
     group = Group(
         written.operations,
         tuple((p.dtype_of(i), h) for (i, _), h in zip(written.operands, has, strict=True)),
@@ -451,11 +458,13 @@ def picked(
     )
 
 
-def style_of(device: str, c: Cluster, shape: tuple[int, ...], outer: int) -> tuple[str, int]:
+def style_of(
+    maker: fuse.Maker, c: Cluster, shape: tuple[int, ...], outer: int
+) -> tuple[str, int]:
     """The style of a cluster's kernel, and the threads of a block."""
     if c.axes is None:
         return "each", lower.BLOCK
-    count = math.prod(shape[outer:])
+    count, device = math.prod(shape[outer:]), maker.p.device
     inward = c.axes and max(c.axes) == max((a for a, n in enumerate(c.space) if n != 1), default=-1)
     if not device.startswith("ascend"):
         if count >= LONG_ROW and inward:
@@ -464,7 +473,7 @@ def style_of(device: str, c: Cluster, shape: tuple[int, ...], outer: int) -> tup
             most = HOST_BLOCKS.get(device, lower.BLOCK)
             return "block", min(most, max(LONG_ROW, 1 << (count - 1).bit_length()))
         if device == "cpu" and not inward and math.prod(shape[:outer]) >= LONG_ROW:
-            return "column", HOST_COLUMNS
+            return "column", WIDE_COLUMNS if is_wide(maker, c) else HOST_COLUMNS
     return "row", lower.BLOCK
 
 
@@ -509,6 +518,15 @@ def in_chunks(group: Group, shape: tuple[int, ...]) -> Group:
     if each * lower.held_bytes(group) <= HELD_BYTES[group.block]:
         return replace(group, chunk=each, held=True, even=even, warps=True)
     return replace(group, chunk=TAKEN, warps=True)
+
+
+def is_wide(maker: fuse.Maker, c: Cluster) -> bool:
+    """Whether a kernel of the CPU reduces columns side by side, and does nothing else."""
+    if maker.p.device != "cpu" or c.axes is None or is_inward(c):
+        return False
+    rows, count = fuse.rows_of(c)
+    alone = all(c.levels[k] == "row" for k in maker.writes(c))
+    return alone and rows >= HOST_COLUMNS and count > WIDE_STEPS
 
 
 def is_inward(c: Cluster) -> bool:

@@ -198,6 +198,22 @@ def test_long_rows_are_taken_by_chunks(shape, axis, held, monkeypatch, rng):
     np.testing.assert_allclose(ruda.sum(x, axis=axis).numpy(), exact.sum(axis), 1e-4, 1e-5)
 
 
+@pytest.mark.parametrize("shape", [(600, 1500), (300, 5000), (257, 1024), (2, 257, 1100)])
+def test_columns_are_reduced_side_by_side(shape, rng):
+    """On the CPU in wide blocks and in parts, which cores share."""
+    a = rng.standard_normal(shape).astype("f4")
+    axis = len(shape) - 2
+    x = ruda.asarray(a)
+    made = planned(ruda.sum(x * x, axis=axis)).kernels[0]
+    assert made.group.style == "column"
+    assert (made.parts > 1) == (shape[axis] >= 512)
+    exact = a.astype("f8")
+    with ruda.config(fusion="verify"):
+        found = ruda.sum(x * x, axis=axis).numpy()
+        np.testing.assert_allclose(found, (exact**2).sum(axis), rtol=1e-5)
+        assert np.array_equal(ruda.max(x * 2, axis=axis).numpy(), (a * 2).max(axis))
+
+
 def test_a_square_matrix_is_not_mistaken(device, rng):
     """The sum of rows, used along the other axis: not a row pattern."""
     a = rng.normal(size=(5, 5)).astype("f4")
