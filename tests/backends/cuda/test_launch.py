@@ -15,6 +15,7 @@ import ruda
 from ruda import backends
 from ruda.backends import base
 from ruda.backends.cuda import driver
+from ruda.backends.cuda.launch import layout
 from ruda.errors import (
     DeviceError,
     LaunchError,
@@ -586,3 +587,66 @@ def test_the_end_of_the_process_waits_and_leaves_memory_alone(fake):
     del x  # the context may be gone by now
     gc.collect()
     assert "cuMemFree" not in fake.calls
+
+
+def test_plans_launch_by_addresses_alone(fake):
+    """What they pack is what a launcher packs that looks at its arguments."""
+    from ruda.tensor import lower, plan
+    from ruda.tensor.program import collect, program, topological
+
+    x, y = (ruda.asarray(np.ones((6, 40), np.float32)) for _ in range(2))
+    packed = []
+    for make in (
+        lambda: x + y,
+        lambda: x * 2.5,
+        lambda: (x.T + y.T) * x[:, :1].T,
+        lambda: x[::-1, 3:9] - 1.0,
+        lambda: x - ruda.max(x, axis=1, keepdims=True),
+    ):
+        node = make()._storage.node
+        order, _ = topological([node], 100)
+        found = collect(order, {id(node)})
+        made = plan.make(program(found)._replace(dead=frozenset()))
+        given = plan.leaf_values(made, [n.value for n in found.leaves])
+        (k,) = made.kernels
+        results = plan.allocated(k, given, "cuda:0")
+        arguments = plan.arguments(k, results, given, found.numbers)
+        kernel, types = lower.lowered(k.group), lower.types_of(arguments)
+        module = lower.prepare(kernel, types, "cuda:0").module
+        letters = [c for c in layout(module.metadata["parameters"])[0] if c.isalpha() and c != "x"]
+        fake.kernels[module.function] = lambda at, c=letters: packed.append(values(at, c))
+        lower.launcher(kernel, k.launch, "cuda:0", types)(*arguments)
+        bound = plan.bound(k, [(k.group, k.launch, arguments)], "cuda:0")
+        bound(results, given, found.numbers)
+        assert packed[-1] == packed[-2]
+    assert len(packed) == 10
+
+
+def test_an_op_alone_takes_the_right_operands(fake):
+    """Tensors and numbers on either side, and one tensor twice, once a plan is there for them."""
+    from ruda.tensor import execute
+
+    a, b = (ruda.asarray(np.full(100, k, np.float32)) for k in (2, 3))
+    at = {"a": a.buffer().pointer, "b": b.buffer().pointer}
+    found = []
+
+    class Everything(dict):
+        def get(self, key, default=None):
+            return lambda parameters: found.append(values(parameters, self.letters))
+
+    fake.kernels = Everything()
+    for _ in range(2):
+        for make, letters, wanted in (
+            (lambda: a - b, "qqqqq", ["a", "b"]),
+            (lambda: b - a, "qqqqq", ["b", "a"]),
+            (lambda: a - 1.5, "qqqfq", ["a", 1.5]),
+            (lambda: 4.5 - a, "qqqfq", ["a", 4.5]),
+            (lambda: a - a, "qqqq", ["a"]),
+        ):
+            fake.kernels.letters = letters
+            found.clear()
+            out = make().buffer()
+            ((first, extent, *operands, _),) = found
+            assert (first, extent) == (out.pointer, 100)
+            assert operands == [at.get(w, w) for w in wanted]
+    assert sum(v is not None for v in execute._alone[1].values()) >= 3
