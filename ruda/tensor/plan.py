@@ -458,9 +458,7 @@ def picked(
     )
 
 
-def style_of(
-    maker: fuse.Maker, c: Cluster, shape: tuple[int, ...], outer: int
-) -> tuple[str, int]:
+def style_of(maker: fuse.Maker, c: Cluster, shape: tuple[int, ...], outer: int) -> tuple[str, int]:
     """The style of a cluster's kernel, and the threads of a block."""
     if c.axes is None:
         return "each", lower.BLOCK

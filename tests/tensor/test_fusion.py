@@ -130,7 +130,7 @@ def test_long_rows_are_reduced_in_parts(rng):
 
 @pytest.mark.parametrize("shape", [(151,), (3, 151), (151, 3), (2, 151, 3)])
 def test_parts_on_every_device(shape, device, monkeypatch, rng):
-    for name in ("PART", "STEPS", "HOST_PART", "HOST_STEPS"):
+    for name in ("PART", "STEPS", "HOST_PART", "HOST_STEPS", "HELD_PART"):
         monkeypatch.setattr(plan, name, 40)
     monkeypatch.setattr(plan, "PARTS", 8)
     a = rng.normal(size=shape).astype("f4")
