@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from ruda.settings import settings
+from tests.refusals import pytest_pyfunc_call, pytest_sessionfinish  # noqa: F401  hooks
 
 # The tests leave the user's cache alone, and every kernel of theirs passes verification. The
 # environment is for their child processes: pytest's own options have imported ruda by now.

@@ -184,6 +184,8 @@ def fma(a: Any, b: Any, c: Any) -> Any:
     """a * b + c rounded once, through exact fractions."""
     dtype = (a * b + c).dtype
     x, y, z = (convert(v, dtype) for v in (a, b, c))
+    if np.isfinite(x) and np.isfinite(y) and np.isinf(z):
+        return Number(z, dtype)  # also where the rounded product is the other infinity
     if not all(np.isfinite(v) for v in (x, y, z)):
         return Number(dtype.type(dtype.type(x * y) + z), dtype)
     x, y, z = (fractions.Fraction(builtins.float(v)) for v in (x, y, z))
