@@ -26,12 +26,13 @@ from ruda.errors import NOWHERE, DeviceError, Place, VerifyError
 __all__ = ["COMPILERS", "compile_source", "open_library", "runtime"]
 
 FOLDER = Path(__file__).parent
-HEADERS = (*sorted((FOLDER / "include").glob("*.h")), FOLDER / "twin" / "simt.h")
-RUNTIME = FOLDER / "twin" / "simt_runtime.cc"
+TWIN = FOLDER / "twin"
+HEADERS = (*sorted((FOLDER / "include").glob("*.h")), TWIN / "simt.h", TWIN / "fault.h")
+RUNTIME = TWIN / "simt_runtime.cc"
 FLAGS = (
     "-std=c++17", "-shared", "-fPIC", "-pthread", "-fwrapv", "-fno-strict-aliasing",
     "-ffp-contract=off", "-Wall", "-Wno-unused", "-Wno-attributes",
-    f"-I{FOLDER / 'include'}", f"-I{FOLDER / 'twin'}",
+    f"-I{FOLDER / 'include'}", f"-I{TWIN}",
 )  # fmt: skip
 # What a kernel calls besides is in the process already: a linker that does not read the C++ library
 # is done in half the time. On a Mac it wants to be told.
@@ -123,10 +124,12 @@ def run_compiler(command: Sequence[str], folder: str, source: Source | None) -> 
 
 
 def error_of(output: str, source: Source | None) -> VerifyError:
-    """The first error of a compiler, at the user's line."""
+    """The first error of a compiler, at the user's line. Where a header of ours refuses something,
+    it is the line of the kernel that the compiler says it is required from."""
     found = re.search(r"(?:kernel\.\w+:(\d+):\d+: )?(?:fatal )?error: (.*)", output)
     message = found[2] if found else output.strip()[-400:]
-    lines = re.findall(r"kernel\.\w+:(\d+):", output)
+    lines = re.findall(r"kernel\.\w+:(\d+):\d+: +(?:required from|note: in inst)", output)
+    lines += re.findall(r"kernel\.\w+:(\d+):\d+:", output)
     place: Place = NOWHERE
     text = ""
     if source is not None and lines:

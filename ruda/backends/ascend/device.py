@@ -25,7 +25,6 @@ from ruda.backends.ascend import twin
 from ruda.backends.ascend.twin import build
 from ruda.backends.base import Binary, DeviceArray, DeviceInfo, HostMemory, Launch, Source
 from ruda.errors import (
-    CheckError,
     DeviceNotFoundError,
     LaunchValueError,
     Place,
@@ -270,7 +269,9 @@ def execute(module: Module, launch: Launch, arguments: Sequence[Any]) -> None:
     report = reports.buffer(settings.report_bytes) if module.sites else None
     words = pack(module, launch, values, scalars, report)
     if module.library.ruda_launch(words.ctypes.data, None):
-        raise fault_of(module, launch)
+        fault = twin.Fault()
+        module.runtime.ruda_simt_fault(ctypes.byref(fault))
+        raise fault_of(module, fault)
     if report is not None and report[0]:
         reports.tell(report, module.sites, launch, f.name, module.warned)
 
@@ -286,7 +287,7 @@ def execute_tiles(module: Module, launch: Launch, arguments: Sequence[Any]) -> N
     call = functools.partial(module.library.ruda_launch, words.ctypes.data)
     ran = twin.start(call, memory_of(module, arrays))
     if ran.faulted:
-        raise fault_of_tiles(module, ran.fault)
+        raise fault_of(module, ran.fault)
     module.counts = twin.counts_of(ran)
 
 
@@ -348,13 +349,14 @@ def memory_of(module: Module, arrays: Sequence[tuple[int, Any]]) -> list[twin.Me
     return [twin.Memory(name, low, high - low, bool(w)) for low, high, name, w in pieces]
 
 
-def fault_of_tiles(module: Module, fault: Any) -> Exception:
+def fault_of(module: Module, fault: Any) -> Exception:
     """What the emulation found, at the user's line."""
+    # The binary may be from the disk cache, and the kernel have moved in its file since.
     source = emit_source(module.function, module.target)
     places = {}
     if len(source.lines) == module.metadata["lines"]:
         places = {k: Place(source.file, n) for k, n in enumerate(source.lines, 1) if n}
-    error = twin.error_of(fault, places)
+    error = twin.error_of(fault, places, module.function.place)
     error.add_note(f"in kernel `{module.function.name}`")
     return error
 
@@ -406,33 +408,6 @@ def scalar_words(value: Any, kind: str) -> list[int]:
         return [int(p) for p in parts]
     dtype, raw = (np.float32, np.uint32) if FORMAT[kind] == "f" else (np.float64, np.uint64)
     return [int(np.array(p, dtype).view(raw)) for p in parts]
-
-
-def fault_of(module: Module, launch: Launch) -> CheckError:
-    """What the emulation found, at the user's line."""
-    from ruda.backends.ascend.emit import place_of
-    from ruda.backends.cpu.reports import _three
-    from ruda.errors import BarrierError, OutOfBoundsError
-
-    rule, text = ctypes.create_string_buffer(32), ctypes.create_string_buffer(200)
-    numbers = (ctypes.c_int64 * 5)()
-    module.runtime.ruda_simt_fault(rule, text, numbers)
-    line, thread, *block = numbers
-    # The binary may be from the disk cache, and the kernel have moved in its file since.
-    source = emit_source(module.function, module.target)
-    place = place_of(source, line)
-    if not place.line or len(source.lines) != module.metadata["lines"]:
-        place = module.function.place
-    name = rule.value.decode()
-    kind = (
-        BarrierError if name == "barrier" else OutOfBoundsError if "bounds" in name else CheckError
-    )
-    return kind(
-        f"{text.value.decode()}\n  in kernel `{module.function.name}`, "
-        f"block {tuple(block)}, thread {_three(thread, launch.block)}, "
-        f"line {line} of its AscendC",
-        place,
-    )
 
 
 BACKEND = TwinBackend()

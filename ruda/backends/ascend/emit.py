@@ -29,7 +29,7 @@ from ruda.backends.ascend import formulas
 from ruda.backends.ascend.formulas import TYPES, Term, literal
 from ruda.backends.base import Site, Source
 from ruda.dtypes import DType, as_dtype
-from ruda.errors import NOWHERE, Place, UnsupportedError
+from ruda.errors import NOWHERE, UnsupportedError
 from ruda.jit import ir
 from ruda.jit.emit_python import AXES, EXACT16, HELD
 from ruda.jit.ir import (
@@ -1102,10 +1102,3 @@ def homes(body: Body) -> dict[int, dict[Variable, Statement | None]]:
         else:  # it may carry a value from one round of a loop to the next
             out.setdefault(id(body), {})[v] = None
     return out
-
-
-def place_of(source: Source, line: int) -> Place:
-    """The user's line that a line of the text comes from."""
-    if 0 < line <= len(source.lines) and source.lines[line - 1]:
-        return Place(source.file, source.lines[line - 1])
-    return NOWHERE

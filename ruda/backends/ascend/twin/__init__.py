@@ -71,10 +71,10 @@ class _Range(ctypes.Structure):
     )  # fmt: skip
 
 
-class _Fault(ctypes.Structure):
+class Fault(ctypes.Structure):
     _fields_ = (
         ("rule", ctypes.c_char * 32), ("api", ctypes.c_char * 48), ("message", ctypes.c_char * 400),
-        ("line", ctypes.c_uint32), ("block", ctypes.c_uint32), ("thread", ctypes.c_int32 * 3),
+        ("line", ctypes.c_uint32), ("block", ctypes.c_uint32 * 3), ("thread", ctypes.c_int32 * 3),
     )  # fmt: skip
 
 
@@ -88,7 +88,7 @@ class _Run(ctypes.Structure):
     _fields_ = (
         ("ranges", ctypes.POINTER(_Range)), ("range_count", ctypes.c_uint32),
         ("workers", ctypes.c_uint32), ("seed", ctypes.c_uint64),
-        ("counts", ctypes.c_uint64 * len(COUNTS)), ("faulted", ctypes.c_uint32), ("fault", _Fault),
+        ("counts", ctypes.c_uint64 * len(COUNTS)), ("faulted", ctypes.c_uint32), ("fault", Fault),
     )  # fmt: skip
 
 
@@ -157,14 +157,17 @@ def counts_of(run: Any) -> dict[str, int]:
     return dict(zip(COUNTS, run.counts, strict=True))
 
 
-def error_of(fault: Any, places: Mapping[int, Place]) -> Exception:
+def error_of(fault: Any, places: Mapping[int, Place], otherwise: Place = NOWHERE) -> Exception:
     """The exception for a fault, with the API call, the generated line and the user's."""
     rule, api = fault.rule.decode(), fault.api.decode()
-    thread = tuple(fault.thread)
-    where = f"block {fault.block}" + (f", thread {thread}" if thread[0] >= 0 else "")
-    text = f"{api}: {fault.message.decode(errors='replace')} [{rule}] ({where})"
+    where = f"block {fault.block[0]}"
+    if fault.thread[0] >= 0:
+        where = f"block {tuple(fault.block)}, thread {tuple(fault.thread)}"
+    message = fault.message.decode(errors="replace")
+    text = f"{api}: {message}" if api else message
+    text += f" [{rule}] ({where})"
     if fault.line:
         text += f"\n  at line {fault.line} of the generated text"
     kind = RULES[rule]
-    place = places.get(fault.line, NOWHERE)
+    place = places.get(fault.line, otherwise)
     return kind(text, place) if issubclass(kind, CheckError) else kind(text)

@@ -37,7 +37,7 @@ void write_fault(const char* rule, const char* format, va_list arguments) {
     if (!current) return;
     snprintf(failed.api, sizeof failed.api, "%s", current->api);
     failed.line = current->line;
-    failed.block = current->id;
+    failed.block[0] = current->id;
     memcpy(failed.thread, current->thread, sizeof failed.thread);
 }
 
@@ -108,7 +108,7 @@ int run_blocks(void* stream, uint32_t blocks, void (*body)(void*), void* data) {
     std::mutex results;
     auto report = [&](const Fault& fault) {  // of several, the lowest block's, so that it is nearly reproducible
         std::lock_guard<std::mutex> lock(results);
-        if (!run.faulted || fault.block < run.fault.block) run.fault = fault;
+        if (!run.faulted || fault.block[0] < run.fault.block[0]) run.fault = fault;
         run.faulted = 1;
     };
     if (blocks < 1 || blocks > block_limit) {

@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "fault.h"
+
 #define RUDA_TWIN 1  // generated text asks for it: launch by `twin::...` here, by <<<>>> on a device
 #define __aicore__
 #define __global__
@@ -27,15 +29,6 @@ struct Range {  // global memory that the kernel may touch
     const char* name;  // of the array, for messages
     uint32_t writable;
     uint32_t reserved;
-};
-
-struct Fault {
-    char rule[32];      // a key of RULES in twin/__init__.py
-    char api[48];       // the call that found it
-    char message[400];
-    uint32_t line;      // of the text that was compiled
-    uint32_t block;
-    int32_t thread[3];  // -1 where blocks have no threads
 };
 
 struct Counts {

@@ -33,7 +33,7 @@ struct Here {
 };
 extern __thread Here here;
 
-// Ends the launch. `rule` is a word for tests, `format` takes %lld twice.
+// Ends the launch. `rule` is a key of RULES in twin/__init__.py, `format` takes %lld twice.
 [[noreturn]] void fault(const char* rule, int line, const char* format, long long a = 0, long long b = 0);
 
 void wait_block(int line);             // all threads of the block
@@ -64,7 +64,7 @@ struct Global {
     T& operator[](At at) const {
         int64_t address = reinterpret_cast<int64_t>(data) + at.index * int64_t(sizeof(T));
         if (address < low || address > high - int64_t(sizeof(T)))
-            fault("global bounds", at.line, "element %lld of an array is outside of its %lld bytes",
+            fault("global-bounds", at.line, "element %lld of an array is outside of its %lld bytes",
                   at.index, high - low);
         return data[at.index];
     }
@@ -76,7 +76,7 @@ struct Shaped {
     Shaped<T, M...> rows[N];
     Shaped<T, M...>& operator[](At at) {
         if (at.index < 0 || at.index >= N)
-            fault("array bounds", at.line, "index %lld is outside of an axis of %lld", at.index, N);
+            fault("buffer-bounds", at.line, "index %lld is outside of an axis of %lld", at.index, N);
         return rows[at.index];
     }
 };
@@ -85,7 +85,7 @@ struct Shaped<T, N> {
     T rows[N];
     T& operator[](At at) {
         if (at.index < 0 || at.index >= N)
-            fault("array bounds", at.line, "index %lld is outside of an axis of %lld", at.index, N);
+            fault("buffer-bounds", at.line, "index %lld is outside of an axis of %lld", at.index, N);
         return rows[at.index];
     }
 };
@@ -98,7 +98,7 @@ template <class T>
 struct Dynamic {
     T& operator[](At at) const {
         if (at.index < 0 || (at.index + 1) * int64_t(sizeof(T)) > dynamic_bytes())
-            fault("array bounds", at.line, "element %lld is outside of %lld bytes of dynamic memory",
+            fault("buffer-bounds", at.line, "element %lld is outside of %lld bytes of dynamic memory",
                   at.index, dynamic_bytes());
         return reinterpret_cast<T*>(dynamic_memory())[at.index];
     }
@@ -127,7 +127,7 @@ inline uint32_t asc_ballot(bool x, int line = TWIN_LINE) {
 inline uint32_t asc_shfl(uint32_t x, int32_t lane, int line = TWIN_LINE) {
     uint64_t* found = simt::lanes(line, x);
     if (lane < 0 || uint32_t(lane) >= simt::lanes_there())
-        simt::fault("lane", line, "lane %lld of a warp of %lld", lane, simt::lanes_there());
+        simt::fault("range", line, "lane %lld of a warp of %lld", lane, simt::lanes_there());
     return uint32_t(found[lane]);
 }
 

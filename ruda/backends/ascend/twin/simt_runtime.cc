@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "fault.h"
 #include "simt.h"
 
 namespace simt {
@@ -30,11 +31,6 @@ constexpr size_t STACK = 256 << 10;
 constexpr uint32_t WARP = 32;
 constexpr int64_t SERIAL = 1 << 16;  // threads of a launch that are not worth another host thread
 
-struct Fault {
-    char rule[32], text[200];
-    int64_t line, block[3], thread;
-};
-
 struct Launch {
     const int64_t *grid, *first, *words;
     bool meets;
@@ -44,7 +40,7 @@ struct Launch {
     std::atomic<uint32_t> next{0};
     std::mutex lock;
     bool failed = false;
-    Fault fault;
+    twin::Fault fault{};
 };
 
 enum State { READY, AT_WARP, AT_BLOCK, DONE };
@@ -75,7 +71,7 @@ struct Worker {
 };
 
 thread_local Worker worker;
-thread_local Fault last;  // of the newest launch of this thread
+thread_local twin::Fault last;  // of the newest launch of this thread
 uint32_t most_threads = 0;
 
 void place(uint32_t linear) {
@@ -159,7 +155,7 @@ void run_fibers(Worker& w) {
         for (Fiber& f : w.fibers) f.started = false;
         if (!w.stacks) {
             w.stack_bytes = 0;
-            fault("memory", 0, "no memory for the stacks of %lld threads", n);
+            fault("twin", 0, "no memory for the stacks of %lld threads", n);
         }
     }
     for (uint32_t k = 0; k < n; ++k) w.fibers[k].state = READY, w.parity[k] = 0;
@@ -227,12 +223,14 @@ void fault(const char* rule, int line, const char* format, long long a, long lon
             l.failed = true;
             l.next = uint32_t(l.order.size());
             snprintf(l.fault.rule, sizeof l.fault.rule, "%s", rule);
-            snprintf(l.fault.text, sizeof l.fault.text, format, a, b);
-            l.fault.line = line;
-            l.fault.block[0] = l.first[0] + here.block.x;
-            l.fault.block[1] = l.first[1] + here.block.y;
-            l.fault.block[2] = l.first[2] + here.block.z;
-            l.fault.thread = here.linear;
+            snprintf(l.fault.message, sizeof l.fault.message, format, a, b);
+            l.fault.line = uint32_t(line);
+            const Dim block = here.block, thread = here.thread;
+            const uint32_t at[] = {block.x, block.y, block.z}, of[] = {thread.x, thread.y, thread.z};
+            for (int k = 0; k < 3; ++k) {
+                l.fault.block[k] = uint32_t(l.first[k]) + at[k];
+                l.fault.thread[k] = int32_t(of[k]);
+            }
         }
     }
     _longjmp(worker.stop, 1);
@@ -289,10 +287,5 @@ int32_t run(const int64_t* grid, const int64_t* first, const int64_t* words, boo
 }  // namespace simt
 
 // For the host: what went wrong in the newest launch of this thread, and how many threads may run.
-extern "C" void ruda_simt_fault(char* rule, char* text, int64_t* numbers) {
-    strcpy(rule, simt::last.rule);
-    strcpy(text, simt::last.text);
-    numbers[0] = simt::last.line, numbers[1] = simt::last.thread;
-    for (int k = 0; k < 3; ++k) numbers[2 + k] = simt::last.block[k];
-}
+extern "C" void ruda_simt_fault(twin::Fault* out) { *out = simt::last; }
 extern "C" void ruda_simt_threads(uint32_t count) { simt::most_threads = count; }

@@ -203,11 +203,12 @@ void reduce(const char* api, Line line, Op op, Type type, View to, View a, View 
     uint64_t bytes = uint64_t(count) * size;
     // One element for each repeat of 256 bytes, in whole blocks.
     uint64_t needed = round_up((uint64_t(count) + per_repeat - 1) / per_repeat * size);
+    // First: one that is too short often meets what lies behind it, which would be told instead.
+    uint32_t at_s = aligned_place(u, scratch, needed, "scratch");
     no_overlap(to, size, a, bytes, true);
     no_overlap(scratch, needed, a, bytes, false);
     no_overlap(scratch, needed, to, size, false);
     uint32_t from = source(u, a, bytes);
-    uint32_t at_s = aligned_place(u, scratch, needed, "scratch");
     touch(u, at_s, needed, vector, true);
     memset(&u.bytes[at_s], 0xFD, needed);
     define(u, at_s, needed, false);
