@@ -1,6 +1,7 @@
 """`python -m benchmarks [rows ...]`: print the ratios against every peer installed, and keep the
 samples. `python -m benchmarks cuda [rows ...]` does so on an NVIDIA GPU, and `wgpu` instead of
-`cuda` on a WebGPU adapter.
+`cuda` on a WebGPU adapter; `python -m benchmarks ascend` prints what kernels for the emulations of
+Ascend cost to translate and to build.
 
 Runs itself again bound to one core and without settings that slow OpenBLAS, so that both sides of
 each row have one thread. Writes benchmarks/results/<device>-<date>.json; the README's table is
@@ -153,6 +154,11 @@ def main() -> None:
         sys.exit(readme(check="--check" in sys.argv))
     if sys.argv[1:2] in (["cuda"], ["wgpu"]):
         device_record(sys.argv[1], sys.argv[2:])
+        return
+    if sys.argv[1:] == ["ascend"]:
+        from benchmarks import ascend
+
+        print(limit_table(ascend.limits()))
         return
     if os.environ.get("RUDA_BENCHMARK_CHILD") != "1":
         environment = dict(os.environ, RUDA_BENCHMARK_CHILD="1")
