@@ -24,7 +24,7 @@ from ruda.jit.language import (
     threadIdx,
 )
 from ruda.jit.types import ArrayType
-from ruda.settings import config
+from ruda.settings import config, settings
 
 DTYPES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
@@ -132,3 +132,17 @@ def dtypes(device: str) -> dict[str, str]:
         elif accepts(stores, name, backend, target):
             out[name] = "stores"
     return out
+
+
+def computing(device: str) -> frozenset[str]:
+    """The dtypes that kernels of a device compute in, by the policy for what it lacks."""
+    return _computing(device, str(settings.missing), str(settings.wgpu_dialect))
+
+
+@functools.cache
+def _computing(device: str, missing: str, dialect: str) -> frozenset[str]:
+    if missing == "cpu":
+        return frozenset(DTYPES)
+    backend: Any = backends.get(device)
+    target = backend.target(device)
+    return frozenset(n for n in DTYPES if accepts(computes, n, backend, target, missing))

@@ -22,6 +22,7 @@ from ruda.tensor.tensor import (
     asarray,
     astype,
     broadcast_to,
+    default_int,
     from_buffer,
     from_node,
     function,
@@ -59,7 +60,9 @@ def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) 
     if dtype is not None:
         kind = as_dtype(dtype)
     elif type(fill_value) in WEAK:
-        kind = graph.number_dtype(fill_value)
+        kind = default_int(here(device)) if type(fill_value) is int else (
+            graph.number_dtype(fill_value)
+        )  # fmt: skip
     else:
         kind = as_dtype(np.asarray(fill_value).dtype)
     value = np.full(as_shape(shape), kind(np.asarray(fill_value).item()), kind.numpy)
@@ -116,7 +119,8 @@ def arange(
     if stop is None:
         start, stop = 0, start
     whole = all(isinstance(v, int | np.integer) for v in (start, stop, step))
-    kind = as_dtype(dtype) if dtype is not None else dtypes.int64 if whole else default_float()
+    kind = default_int(here(device)) if whole else default_float()
+    kind = kind if dtype is None else as_dtype(dtype)
     count = max(0, math.ceil((stop - start) / step))
     values = start + step * np.arange(count, dtype=np.int64 if whole else np.float64)
     return asarray(values, dtype=kind, device=device)
@@ -257,6 +261,7 @@ def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
 
     if not arrays:
         raise ValueError("nothing to put together")
+    graph.check_together("concat", arrays)
     if axis is None:
         arrays, axis = [reshape(a, (-1,)) for a in arrays], 0
     kind = result_type(*arrays)
@@ -547,15 +552,30 @@ class Info:
         return Devices(d.name for d in backends.devices())
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, DType]:
-        complex_ = default_of(WEAK[complex])
+        """The default dtypes of a device; 32 bits wide where it has no others."""
+        known = self.dtypes(device=device)
+
+        def narrow(kind: DType, other: DType) -> DType:
+            return kind if kind.name in known else other
+
+        whole = narrow(dtypes.int64, dtypes.int32)
         return {
-            "real floating": default_float(), "complex floating": complex_,
-            "integral": dtypes.int64, "indexing": dtypes.int64,
+            "real floating": narrow(default_float(), dtypes.float32),
+            "complex floating": narrow(default_of(WEAK[complex]), dtypes.complex64),
+            "integral": whole, "indexing": whole,
         }  # fmt: skip
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, DType]:
-        standard = [d for d in dtypes.ALL if d.name not in ("float16", "bfloat16")]
-        return {d.name: d for d in standard if kind is None or isdtype(d, kind)}
+        """The dtypes that a device computes in, by the policy for what it lacks."""
+        from ruda.jit import support
+
+        place = here(device)
+        there = support.computing(place)
+        return {
+            d.name: d for d in dtypes.ALL
+            if d.name in there and d.name not in ("float16", "bfloat16")
+            and (kind is None or isdtype(d, kind))
+        }  # fmt: skip
 
 
 class Devices(tuple[str, ...]):
@@ -578,7 +598,10 @@ def library(name: str, numpy: Any, doc: str) -> Any:
         gradient = LIBRARY_GRADIENTS.get(name)
         if gradient is None:
             refuse(name, *tensors)
+        graph.check_together(name, tensors)
         place = tensors[0].device if tensors else here(None)
+        if name == "matmul":
+            check_product(*tensors)
         if name == "matmul" and not memory.on_host(place):
             from ruda.tensor.primitives import product
 
@@ -602,6 +625,14 @@ def library(name: str, numpy: Any, doc: str) -> Any:
     call.__doc__ = doc
     call.host_only = name != "matmul"  # type: ignore[attr-defined]
     return call
+
+
+def check_product(x: Tensor, y: Tensor) -> None:
+    """The shapes of a matrix product fit."""
+    if x.ndim == 0 or y.ndim == 0:
+        raise ShapeError("`matmul` of numbers: use `*`")
+    if x.shape[-1] != y.shape[-2 if y.ndim > 1 else 0]:
+        raise ShapeError(f"`matmul` of shapes {x.shape} and {y.shape}")
 
 
 def wrapped(found: Any, place: str, given: Sequence[Any] = ()) -> Any:

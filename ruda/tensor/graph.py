@@ -129,10 +129,7 @@ def record(row: Row, inputs: Sequence[Input]) -> Node:
     shape, device = first.shape, first.device
     for n in nodes[1:]:
         if n.device != device:
-            raise DeviceError(
-                f"`{row.name}`: the tensors are on {device} and {n.device}; "
-                f"move one with `.to_device({device!r})`"
-            )
+            raise apart(row.name, device, n.device)
         if n.shape != first.shape:
             shape = broadcast(row.name, [shape, n.shape])
     at, result = row.dtypes(tuple(i.dtype if type(i) is Node else WEAK[type(i)] for i in inputs))
@@ -141,6 +138,20 @@ def record(row: Row, inputs: Sequence[Input]) -> Node:
         if row is OPS["pow"] and inputs[0] is first and inputs[1] == 2 and result is first.dtype:
             row, inputs = OPS["square"], nodes  # kernels get numbers when they run: too late
     return bounded(Node(row, tuple(inputs), shape, result, device), 1 + max(n.depth for n in nodes))
+
+
+def apart(name: str, device: str, other: str) -> DeviceError:
+    """What is said of tensors of two devices."""
+    return DeviceError(
+        f"`{name}`: the tensors are on {device} and {other}; move one with `.to_device({device!r})`"
+    )
+
+
+def check_together(name: str, tensors: Sequence[Any]) -> None:
+    """All tensors of an op are on one device."""
+    for x in tensors[1:]:
+        if x.device != tensors[0].device:
+            raise apart(name, tensors[0].device, x.device)
 
 
 def bounded(node: Node, depth: int) -> Node:

@@ -7,6 +7,7 @@ memory its own first if somebody else still needs the old values.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import operator
@@ -522,7 +523,16 @@ def asarray(
             return from_node(shared)
         return from_buffer(memory.from_host(execute.converted(array, kind), place), place)
     array, kind = from_python(obj)
+    if wanted is None and kind is dtypes.int64 and not _has_numpy(obj):
+        wanted = default_int(place)
+        if wanted is not kind and array.size and (array != array.astype(wanted.numpy)).any():
+            raise OverflowError(f"an integer does not fit {wanted}, the default of {place}")
     return from_buffer(memory.from_host(execute.converted(array, wanted or kind), place), place)
+
+
+def default_int(device: str) -> DType:
+    """int64, or int32 where a device does not compute in it."""
+    return dtypes.int64 if memory.on_host(device) else run.index_dtype(device)
 
 
 def copy_of(x: Tensor) -> Tensor:
@@ -692,7 +702,10 @@ def _reduction(name: str) -> Callable[..., Tensor]:
         if dtype is not None:
             x = astype(x, dtype)
         axes = as_axes(axis, x.ndim)
-        found = from_node(graph.reduce(row, x.node(), axes, keepdims))
+        of = row
+        if row.rule == "accumulate" and not x.dtype.is_inexact and not run.has_int64(x.device):
+            of = in_32_bits(row)
+        found = from_node(graph.reduce(of, x.node(), axes, keepdims))
         if x._history is not None:
             attach(found, name, reduction_gradient(name, axes, keepdims), (x,))
         return found if dtype is None else astype(found, dtype)
@@ -701,6 +714,18 @@ def _reduction(name: str) -> Callable[..., Tensor]:
     call.__module__ = "ruda"
     call.__doc__ = f"{row.doc}\n\nOver all elements, or along `axis` (an int or several)."
     return call
+
+
+def in_32_bits(row: Any) -> Any:
+    """A sum or product of integers for devices without wider ones."""
+    from ruda.tensor.opdef import RULES
+
+    name = f"{row.name}_in_32_bits"
+    if name not in OPS:
+        known = {"bool": dtypes.int32, "int": dtypes.int32, "uint": dtypes.uint32}
+        RULES[name] = lambda inputs: (known[inputs[0].kind],) * 2
+        OPS[name] = dataclasses.replace(row, name=name, rule=name)
+    return OPS[name]
 
 
 def reduction_gradient(name: str, axes: tuple[int, ...], keepdims: bool) -> Any:
@@ -845,11 +870,14 @@ def basic_view(seen: View, items: tuple[Any, ...]) -> View:
 
 def broadcast_to(x: Tensor, /, shape: Sequence[int]) -> Tensor:
     """The tensor repeated to a shape: a view."""
-    shape = tuple(operator.index(n) for n in shape)
+    given = shape if isinstance(shape, tuple | list) else (shape,)
+    shape = tuple(operator.index(n) for n in given)
     seen = x._seen()
     missing = len(shape) - len(seen.shape)
-    fits = missing >= 0 and all(
-        n in (1, m) for n, m in zip(seen.shape, shape[missing:], strict=True)
+    fits = (
+        missing >= 0
+        and min(shape, default=0) >= 0
+        and all(n in (1, m) for n, m in zip(seen.shape, shape[missing:], strict=True))
     )
     if not fits:
         raise ShapeError(f"a tensor of shape {x.shape} cannot be broadcast to {shape}")

@@ -94,3 +94,27 @@ def test_the_host_computes_what_others_do_not(device):
         else:
             with pytest.raises(ruda.errors.DeviceError):
                 call(x)
+
+
+def test_work_goes_from_device_to_device_and_back(device, rng):
+    """Two devices in one program: each part where its tensors are, copies where they are asked."""
+    a = rng.normal(size=(4, 5)).astype("f4")
+    x = ruda.asarray(a, device="cpu")
+    there = (x * 2).to_device(device)
+    doubled = there + there
+    back = (doubled - 1).to_device("cpu") + x
+    assert doubled.device.startswith(device) and back.device == "cpu"
+    np.testing.assert_allclose(back.numpy(), a * 5 - 1, rtol=1e-5, atol=1e-5)
+    if device != "cpu":
+        shown = str(ruda.explain((there + 1) * 2))
+        assert f"80 bytes from cpu to {there.device}" in shown
+        with pytest.raises(ruda.errors.DeviceError, match="cpu and " + there.device):
+            x + there
+        x += 1  # what is there is its own
+        np.testing.assert_array_equal(there.numpy(), a * 2)
+
+
+def test_reading_one_tensor_computes_only_its_device(device):
+    x, y = ruda.ones(3) + 1, ruda.ones(3, device=device) * 3
+    ruda.realize(x, y)
+    assert x.tolist() == [2, 2, 2] and y.tolist() == [3, 3, 3]

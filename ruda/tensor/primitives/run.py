@@ -17,7 +17,7 @@ import numpy as np
 from ruda import backends
 from ruda.dtypes import DType, as_dtype, int32, int64
 from ruda.errors import DeviceError, RudaError
-from ruda.jit import jit
+from ruda.jit import jit, support
 from ruda.jit.language import constexpr, grid
 from ruda.settings import settings
 from ruda.tensor import lower, memory
@@ -121,7 +121,7 @@ def copy(target: Any, source: Any, device: str) -> None:
 
 def has_int64(device: str) -> bool:
     """Whether kernels of a device compute with 64-bit integers."""
-    return bool(backends.get(device).target(device).get("int64", True))
+    return memory.on_host(device) or "int64" in support.computing(device)
 
 
 def index_dtype(device: str) -> DType:

@@ -60,7 +60,7 @@ def sort_by_rank(x, order, descending: constexpr):
         row = t // x.shape[1]
         i = t % x.shape[1]
         value = x[row, i]
-        rank = 0
+        rank = int32(0)  # 64 bits are not everywhere
         for k in range(x.shape[1]):
             other = x[row, k]
             as_it_stands = k < i and not precedes(value, other, descending)
