@@ -81,7 +81,7 @@ class Group:
     keeps    whether dear values are kept in outputs
     chunk    elements that a thread takes at a time
     held     whether a chunk is all of a thread's row, and stays in registers
-    even     whether chunks are full
+    full     of a held chunk, how many elements are there in every thread
     warps    whether threads exchange values within warps
     part     elements of a part of a row; 0: rows are divided evenly
     """
@@ -99,7 +99,7 @@ class Group:
     keeps: bool = False
     chunk: int = 1
     held: bool = False
-    even: bool = False
+    full: int = 0
     warps: bool = False
     part: int = 0
     order: tuple[int, ...] = ()
@@ -591,7 +591,7 @@ class Rows:
         chunk, stride = self.group.chunk, self.stride()
         first = self.thread if self.group.style == "block" else number(0)
         if self.group.held:
-            return self.chunk(stage, first, None if self.group.even else self.length())
+            return self.held(stage, first)
         k = ir.Variable(f"c_{stage}", index)
         end = op("sub", self.length(), number((chunk - 1) * stride))
         whole = ir.For(k, first, end, number(chunk * stride), tuple(self.chunk(stage, ir.Read(k))))
@@ -602,23 +602,45 @@ class Rows:
         body = self.element(stage, ir.Read(rest))
         return [whole, ir.For(rest, behind, self.length(), number(stride), body)]
 
+    def held(self, stage: int, first: ir.Expr) -> list[ir.Statement]:
+        """The loop over a row that is held: only the last elements may lie behind its end."""
+        full = self.group.full
+        if full or not self.group.part:
+            return self.chunk(stage, first, self.length(), full)
+        before = dict(self.registers), dict(self.saved)
+        whole = self.chunk(stage, first)
+        self.registers, self.saved = before
+        last = self.chunk(stage, first, self.length())
+        is_whole = ir.Op("le", (number(self.group.part), self.length()), bool_)
+        return [ir.If(is_whole, tuple(whole), tuple(last))]
+
     def stride(self) -> int:
         """How far a thread's elements are apart."""
         return self.group.block if self.group.style == "block" else 1
 
     def chunk(
-        self, stage: int, first: ir.Expr, length: ir.Expr | None = None
+        self, stage: int, first: ir.Expr, length: ir.Expr | None = None, full: int = 0
     ) -> list[ir.Statement]:
-        """All loads of a chunk, then the rest; `length` is given where elements may lie behind."""
+        """All loads of a chunk, then the rest.
+
+        length  is given where elements may lie behind it, but for the first `full` ones
+        """
+        if length is None:
+            full = self.group.chunk
         if not self.group.held:
             self.registers, self.saved = {}, {}
         out: list[ir.Statement] = []
 
-        def each(name: str, body: Callable[[ir.Expr, ir.Expr], Sequence[ir.Statement]]) -> None:
-            j = ir.Variable(f"{name}_{stage}", index)
-            k = op("add", first, op("mul", ir.Read(j), number(self.stride())))
-            steps = tuple(body(ir.Read(j), k))
-            out.append(ir.For(j, number(0), number(self.group.chunk), number(1), steps))
+        def each(
+            name: str, body: Callable[[ir.Expr, ir.Expr, bool], Sequence[ir.Statement]]
+        ) -> None:
+            for start, stop, sure in ((0, full, True), (full, self.group.chunk, False)):
+                if start == stop:
+                    continue
+                j = ir.Variable(f"{name}{'' if sure else 'last'}_{stage}", index)
+                k = op("add", first, op("mul", ir.Read(j), number(self.stride())))
+                steps = tuple(body(ir.Read(j), k, sure))
+                out.append(ir.For(j, number(start), number(stop), number(1), steps))
 
         def place(array: ir.Array, j: ir.Expr) -> ir.Load:
             return ir.Load(array, (j,))
@@ -631,8 +653,9 @@ class Rows:
         for one in sorted(self.dear & self.stages.needed(stage) - known):
             self.saved[one] = self.local(f"kept{one}", result(self.group, one))
 
-        def load(j: ir.Expr, k: ir.Expr) -> Sequence[ir.Statement]:
-            if length is not None:  # behind the end: the last element, which nobody uses
+        def load(j: ir.Expr, k: ir.Expr, sure: bool) -> Sequence[ir.Statement]:
+            if not sure:  # behind the end: the last element, which nobody uses
+                assert length is not None
                 k = op("min", k, op("sub", length, number(1)))
             where = self.where(k)
             return [
@@ -641,11 +664,11 @@ class Rows:
                 for a in new
             ]  # fmt: skip
 
-        def compute(j: ir.Expr, k: ir.Expr) -> Sequence[ir.Statement]:
+        def compute(j: ir.Expr, k: ir.Expr, sure: bool) -> Sequence[ir.Statement]:
             return self.element(
                 stage,
                 k,
-                None if length is None else ir.Op("lt", (k, length), bool_),
+                None if sure else ir.Op("lt", (k, length), bool_),  # type: ignore[arg-type]
                 {a: place(array, j) for a, array in self.registers.items()},
                 {one: place(array, j) for one, array in self.saved.items()},
             )
@@ -658,7 +681,8 @@ class Rows:
     def local(self, name: str, dtype: DType) -> ir.Array:
         """An array of a thread for a chunk: its indices are known, so that it is registers."""
         made = ir.Array(name, dtype, 1, "local", shape=(self.group.chunk,))
-        self.own.append(made)
+        if made not in self.own:
+            self.own.append(made)
         return made
 
     def length(self) -> ir.Expr:

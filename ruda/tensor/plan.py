@@ -510,11 +510,11 @@ def in_chunks(group: Group, shape: tuple[int, ...]) -> Group:
         group = replace(group, part=part_length(count), block=lower.BLOCK)
     count = group.part or count
     each = -(-count // group.block)
-    even = each * group.block == count and math.prod(shape[group.outer :]) % count == 0
-    if not even:  # few kinds of kernels, though rows have all lengths
-        each = 1 << (each - 1).bit_length() if each <= TAKEN else -(-each // TAKEN) * TAKEN
+    full = count // group.block
+    if math.prod(shape[group.outer :]) % count:  # the last part has less
+        full = 0
     if each * lower.held_bytes(group) <= HELD_BYTES[group.block]:
-        return replace(group, chunk=each, held=True, even=even, warps=True)
+        return replace(group, chunk=each, held=True, full=full, warps=True)
     return replace(group, chunk=TAKEN, warps=True)
 
 
@@ -634,8 +634,12 @@ def converted(k: Kernel, numbers: Sequence[Any]) -> list[Any]:
 
 def number(value: Any, dtype: DType) -> Any:
     """A Python number at a dtype."""
-    if type(value) is float and dtype is float32 and -3e38 < value < 3e38:
-        return np.float32(value)
+    if dtype is float32:
+        kind = type(value)
+        if kind is float and -3e38 < value < 3e38:
+            return np.float32(value)
+        if kind is int and -(1 << 24) <= value <= 1 << 24:  # exact
+            return np.float32(value)
     return intrinsics.convert(value, dtype)
 
 
