@@ -367,14 +367,15 @@ def alone(n: Node) -> bool:
     state = settings.local.get() or settings.base
     if _alone[0] is not state:
         _alone = state, {}
+    for i in inputs:
+        if type(i) is Node and i.value is None:
+            return False
     try:
         kind = (row, *[i.form if type(i) is Node else type(i) for i in inputs])
-    except AttributeError:  # it was not asked for, or there is no value
-        nodes = [i for i in inputs if type(i) is Node]
-        if any(i.value is None for i in nodes):
-            return False
-        for i in nodes:
-            graph.form_of(i)
+    except AttributeError:  # it was not asked for yet
+        for i in inputs:
+            if type(i) is Node:
+                graph.form_of(i)
         kind = (row, *[i.form if type(i) is Node else type(i) for i in inputs])
     try:
         found = _alone[1][kind]
