@@ -83,7 +83,7 @@ def jax_chains(*arrays: Any) -> dict[str, Callable[[], Any]]:
 
 
 def pattern_rows() -> Iterator[Row]:
-    """Softmax, layer norm and a sum."""
+    """Softmax, layer norm, a sum and sums of columns."""
     rng = np.random.default_rng(6)
     plain = rng.standard_normal((SIDE, SIDE)).astype(np.float32)
     long = rng.standard_normal(16_000_000).astype(np.float32)
@@ -98,6 +98,7 @@ def pattern_rows() -> Iterator[Row]:
         "softmax rows 4096^2": (lambda: ruda.nn.softmax(x).buffer(), 1.2),
         "layer norm rows 4096^2": (layer_norm, 1.8),
         "sum 16M": (lambda: ruda.sum(y).buffer(), 1.0),
+        "sum of squares, columns of 4096^2": (lambda: ruda.sum(x * x, axis=0).buffer(), 1.5),
     }
     peers = torch_patterns(plain, long) if installed("torch") else {}
     for name, (function, goal) in ours.items():
@@ -116,6 +117,7 @@ def torch_patterns(plain: Any, long: Any) -> dict[str, Callable[[], Any]]:
         "softmax rows 4096^2": lambda: torch.softmax(x, -1),
         "layer norm rows 4096^2": lambda: torch.nn.functional.layer_norm(x, (SIDE,)),
         "sum 16M": lambda: y.sum(),
+        "sum of squares, columns of 4096^2": lambda: (x * x).sum(0),
     }
 
 
