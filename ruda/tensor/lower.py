@@ -605,7 +605,7 @@ class Rows:
     def held(self, stage: int, first: ir.Expr) -> list[ir.Statement]:
         """The loop over a row that is held: only the last elements may lie behind its end."""
         full = self.group.full
-        if full or not self.group.part:
+        if full or self.group.part != self.group.chunk * self.stride():
             return self.chunk(stage, first, self.length(), full)
         before = dict(self.registers), dict(self.saved)
         whole = self.chunk(stage, first)

@@ -177,21 +177,21 @@ def test_rows_are_held_in_registers(shape, taken, monkeypatch, rng):
     assert np.array_equal(ruda.max(whole, axis=-1).numpy(), whole.numpy().max(-1))
 
 
-@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize(("held", "part"), [(False, 256), (True, 256), (True, 40)])
 @pytest.mark.parametrize(
     ("shape", "axis"), [((700,), -1), ((2, 512), -1), ((3, 300), -1), ((130, 5), 0), ((3, 40), 0)]
 )
-def test_long_rows_are_taken_by_chunks(shape, axis, held, monkeypatch, rng):
+def test_long_rows_are_taken_by_chunks(shape, axis, held, part, monkeypatch, rng):
     monkeypatch.setattr(plan, "CHUNKED", ("sim",))
     monkeypatch.setattr(plan, "PART", 400)
-    monkeypatch.setattr(plan, "HELD_PART", 256)
+    monkeypatch.setattr(plan, "HELD_PART", part)
     if not held:
         monkeypatch.setattr(plan, "HELD_BYTES", dict.fromkeys(plan.HELD_BYTES, 0))
     monkeypatch.setattr(execute, "_plans", (None, {}))
     a = rng.standard_normal(shape).astype(np.float32)
     x = ruda.asarray(a, device="sim")
     made = planned(softmax(x, axis)).kernels
-    assert made[0].parts == -(-shape[axis] // 256) or max(shape) <= 400
+    assert made[0].parts == -(-shape[axis] // part) or max(shape) <= 400
     assert all(k.group.chunk > 1 or k.group.held for k in made if k.group.style != "each")
     exact = a.astype(np.float64)
     np.testing.assert_allclose(softmax(x, axis).numpy(), numpy_softmax(exact, axis), 1e-5, 1e-6)
