@@ -831,7 +831,10 @@ def argument_kinds(values: Sequence[Any], constexprs: frozenset[int]) -> Any:
         if kind is np.ndarray:
             kinds.append((value.dtype, value.ndim, value.flags.num))
         elif k in constexprs:
-            return None
+            found = constant(value)
+            if found is None:
+                return None
+            kinds.append(found)
         elif kind in PLAIN:
             kinds.append(kind)
         elif kind is DeviceArray:
@@ -840,6 +843,19 @@ def argument_kinds(values: Sequence[Any], constexprs: frozenset[int]) -> Any:
         else:
             return None
     return tuple(kinds)
+
+
+def constant(value: Any) -> Any:
+    """What tells one compile-time value from another: 1, 1.0 and True are three. None: unknown."""
+    kind = type(value)
+    if kind is float or kind is complex:
+        return kind, repr(value)  # -0.0 equals 0.0, and NaN nothing
+    if kind in (bool, int, str, DType):
+        return kind, value
+    if kind is tuple:
+        items = tuple(constant(v) for v in value)
+        return None if None in items else items
+    return None
 
 
 def user_error(error: KernelError) -> KernelError:

@@ -4,6 +4,7 @@ import copy
 import enum
 import gc
 import linecache
+import math
 import pickle
 import subprocess
 import sys
@@ -877,3 +878,18 @@ def test_interrupting_a_long_launch(device):
         [sys.executable, "-c", runner], input=code, capture_output=True, text=True, timeout=120
     )
     assert done.stdout.split() == ["interrupted", "True", "launched"], done.stderr
+
+
+@ruda.jit
+def with_constant(out, value: ruda.constexpr):
+    out[0] = math.copysign(1.0, value) * (value / 2)
+
+
+def test_compile_time_values_that_are_equal_are_told_apart():
+    """1 and True, 0.0 and -0.0: a launch that was made ready for one does not serve the other."""
+    for value in (3, 3.0, 0.0, -0.0, 0.0, True, 1, 1.0):
+        out = np.zeros(1, np.float32)
+        with_constant[1, 1](out, value)
+        with_constant[1, 1](out, value)
+        wanted = math.copysign(1.0, value) * (value / 2)
+        assert out[0] == wanted and np.signbit(out[0]) == (math.copysign(1.0, wanted) < 0)
