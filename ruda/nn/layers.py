@@ -12,7 +12,7 @@ from ruda import tensor as t
 from ruda.errors import DTypeError, ShapeError
 from ruda.nn.functional import prelu, silu
 from ruda.nn.module import Module, parameter
-from ruda.tensor import Tensor, memory
+from ruda.tensor import Tensor, graph, memory
 from ruda.tensor.history import attach
 from ruda.tensor.tensor import from_buffer
 
@@ -83,16 +83,22 @@ def embedding(x: Tensor, table: Tensor) -> Tensor:
         raise DTypeError(f"an embedding is of integers, not {x.dtype}")
     rows = table.shape[0]
     if memory.on_host(x.device):
-        values = x.buffer()
-        wrong = values[(values < 0) | (values >= rows)]
-        if wrong.size:
-            raise IndexError(f"index {int(wrong.flat[0])} into an embedding of {rows} rows")
+        look_at_rows(x, rows)
         with t.no_grad():
             out = table.detach()[x]
         return attach(out, "embedding", lambda g, out, w: (_rows(g, x, w.shape),), (table,))
     return table[x]
 
 
+@graph.step
+def look_at_rows(x: Tensor, rows: int) -> None:
+    values = x.buffer()
+    wrong = values[(values < 0) | (values >= rows)]
+    if wrong.size:
+        raise IndexError(f"index {int(wrong.flat[0])} into an embedding of {rows} rows")
+
+
+@graph.step
 def _rows(g: Tensor, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Zeros, with g's rows added where they were taken from: equal ones in order, then once."""
     at = x.buffer().ravel()
@@ -148,8 +154,13 @@ class GaussianNoise(Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.std == 0:
             return x
-        noise = self.rng.standard_normal(x.shape) * self.std
-        return x + t.asarray(noise, dtype=x.dtype, device=x.device)
+        out: Tensor = x + noise(self, x.shape, x.dtype, x.device)
+        return out
+
+
+@graph.step  # which a compiled function repeats
+def noise(layer: GaussianNoise, shape: Any, dtype: Any, device: str) -> Tensor:
+    return t.asarray(layer.rng.standard_normal(shape) * layer.std, dtype=dtype, device=device)
 
 
 class Dropout(Module):
@@ -167,11 +178,15 @@ class Dropout(Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        kept = t.asarray(self.rng.random(x.shape, np.float32) >= self.p, device=x.device)
-        return t.where(kept, x / (1 - self.p), 0.0)
+        return t.where(kept(self, x.shape, x.device), x / (1 - self.p), 0.0)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
+
+
+@graph.step  # which a compiled function repeats
+def kept(layer: Dropout, shape: Any, device: str) -> Tensor:
+    return t.asarray(layer.rng.random(shape, np.float32) >= layer.p, device=device)
 
 
 class Sequential(Module):

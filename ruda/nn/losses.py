@@ -13,7 +13,7 @@ import numpy as np
 from ruda import tensor as t
 from ruda.errors import DTypeError, ShapeError
 from ruda.nn.functional import log_softmax, softplus
-from ruda.tensor import Tensor, memory
+from ruda.tensor import Tensor, graph, memory
 
 
 def reduced(each: Tensor, reduction: str) -> Tensor:
@@ -99,8 +99,12 @@ def nll_loss(
 
 def check_labels(labels: Tensor, classes: int, ignored: int | None) -> None:
     """A label that is no class is an error where the host sees the labels."""
-    if not memory.on_host(labels.device):
-        return
+    if memory.on_host(labels.device):
+        look_at_labels(labels, classes, ignored)
+
+
+@graph.step
+def look_at_labels(labels: Tensor, classes: int, ignored: int | None) -> None:
     values = labels.buffer()
     wrong = values[((values < 0) | (values >= classes))]
     wrong = wrong if ignored is None else wrong[wrong != ignored]

@@ -18,17 +18,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ruda import backends
+from ruda.dtypes import as_dtype
 from ruda.errors import CompileError
-from ruda.settings import settings
+from ruda.settings import config, settings
 from ruda.tensor import execute, graph, memory, plan, program
 from ruda.tensor.explanation import KernelNote, minimum, note
 from ruda.tensor.graph import Node
 from ruda.tensor.history import recording, refuse
 from ruda.tensor.plan import Plan
+from ruda.tensor.primitives import many, run
 from ruda.tensor.tensor import Tensor, asarray, copied, from_buffer, from_node
 
 SIGNATURES = 64  # of a function, whose plans are kept
 GRAPH = 3  # kernels from which one call of a GPU's driver replays them all
+FEW = 3  # copies that the driver makes sooner than one kernel
 Place = int  # of a value, among those of a replay
 
 
@@ -257,67 +260,103 @@ class Recorded:
             if p < len(arguments):
                 out.append(Tensor(arguments[p]._storage))
                 continue
-            made = from_node(graph.leaf(values[p], self.dtypes[p], self.device))
-            out.append(from_buffer(copied(made), self.device) if p in self.constants else made)
+            value = values[p] if p not in self.constants else duplicate(values[p], self.device)
+            value = memory_of(value, self.device)
+            out.append(from_node(graph.leaf(value, self.dtypes[p], self.device)))
         return out
 
     def is_for_a_graph(self) -> bool:
-        kernels = sum(len(p.kernels) for p in self.plans)
-        calls = any(isinstance(s, Call) for s in self.steps)
-        native = hasattr(backends.get(self.device), "graph")
-        return native and not calls and kernels >= GRAPH
+        kernels = sum(
+            len(s.plan.kernels) if isinstance(s, Segment) else is_recordable(s) for s in self.steps
+        )
+        return hasattr(backends.get(self.device), "graph") and kernels >= GRAPH
+
+
+def is_recordable(step: Segment | Call) -> bool:
+    """Whether a step is launches alone, the same each time: a graph may have them."""
+    return isinstance(step, Segment) or getattr(step.function, "is_recordable", False)
 
 
 class Graph:
-    """The launches of a recording as one of a GPU's graphs, with memory of its own.
+    """The launches of a recording as a GPU's graphs, with memory of their own.
 
-    Arguments are copied in and results out, on the device: a graph's addresses are fixed.
+    Arguments are copied in and results out, on the device: a graph's addresses are fixed. Library
+    calls that look at values run between two graphs.
     """
 
     def __init__(self, recorded: Recorded, values: list[Any]) -> None:
-        self.device = recorded.device
-        backend: Any = backends.get(self.device)
-        self.copy_bytes = getattr(backend, "copy_bytes", None)
-        self.values = [self.copy(v) if v is not None else None for v in values]
+        self.device, self.recorded = recorded.device, recorded
+        self.copy_bytes = getattr(backends.get(self.device), "copy_bytes", None)
+        self.values = [duplicate(v, self.device) if v is not None else None for v in values]
         for at in recorded.constants:
             self.values[at] = values[at]
-        launches: list[Any] = []
         self.inputs: list[Place] = [
             k for k, v in enumerate(values) if v is not None and k not in recorded.constants
         ]
         self.outputs = [p for p in dict.fromkeys(recorded.outputs) if p not in self.inputs]
+        self.parts: list[Callable[[], None]] = []
+        launches: list[Any] = []
         for step in recorded.steps:
-            assert isinstance(step, Segment)
-            made = step.plan
-            found = plan.leaf_values(made, [self.values[p] for p in step.leaves])
-            launches += plan.recorded(made, found, step.numbers)
-            for at, place in step.results.items():
-                self.values[place] = found[at]
-        self.run = backend.graph(launches, self.device)
+            if isinstance(step, Segment):
+                made = step.plan
+                found = plan.leaf_values(made, [self.values[p] for p in step.leaves])
+                launches += plan.recorded(made, found, step.numbers)
+                for at, place in step.results.items():
+                    self.values[place] = found[at]
+            elif is_recordable(step):
+                launches += self.launches_of(step)
+            else:
+                self.finish(launches)
+                launches = []
+                recorded.run_call(step, self.values)
+                self.parts.append(functools.partial(self.call, step))
+        self.finish(launches)
 
-    def copy(self, value: Any) -> Any:
-        from ruda.dtypes import as_dtype
+    def finish(self, launches: list[Any]) -> None:
+        """Launches as a graph, which runs at once: later steps may look at values."""
+        if launches:
+            backend: Any = backends.get(self.device)
+            self.parts.append(backend.graph(launches, self.device))
+            self.parts[-1]()
 
-        out = memory.allocate(value.shape, as_dtype(value.dtype), self.device)
-        self.write(out, value)
-        return out
+    def launches_of(self, step: Call) -> list[Any]:
+        """The launches of a library call, which is not run."""
+        from ruda.jit import graphs
 
-    def write(self, target: Any, source: Any) -> None:
-        """Copy on the device: bytes, where both lie alike."""
-        from ruda.tensor.primitives import run
+        made = graphs.Graph()
+        token = graphs.recording.set(made)
+        try:
+            with config():  # launchers that were made before would run
+                self.recorded.run_call(step, self.values)
+        finally:
+            graphs.recording.reset(token)
+        return [(r.module, r.configured.launch, r.values) for r in made.launches]
 
-        if self.copy_bytes is not None and source.strides == target.strides:  # without gaps
-            self.copy_bytes(target, source)
-        else:
-            run.copy(target, source, self.device)
+    def call(self, step: Call) -> None:
+        """A library call on a replay's values; its results go to where graphs expect them."""
+        kept = {place: self.values[place] for place, _, _ in step.results}
+        self.recorded.run_call(step, self.values)
+        self.write([(self.values[p], memory) for p, memory in kept.items()])
+        self.values[: len(self.values)] = [kept.get(p, v) for p, v in enumerate(self.values)]
 
     def replay(self, values: list[Any]) -> None:
-        for k in self.inputs:
-            self.write(self.values[k], values[k])
-        self.run()
-        for p in self.outputs:
-            if values[p] is None:
-                values[p] = self.copy(self.values[p])
+        self.write([(values[k], self.values[k]) for k in self.inputs])
+        for part in self.parts:
+            part()
+        wanted = [p for p in self.outputs if values[p] is None]
+        for p in wanted:
+            like: Any = self.values[p]
+            values[p] = memory.allocate(like.shape, as_dtype(like.dtype), self.device)
+        self.write([(self.values[p], values[p]) for p in wanted])
+
+    def write(self, pairs: Sequence[tuple[Any, Any]]) -> None:
+        """Copy sources to targets, without gaps: few as bytes, where both lie alike."""
+        alike = all(source.strides == target.strides for source, target in pairs)
+        if self.copy_bytes is not None and len(pairs) <= FEW and alike:
+            for source, target in pairs:
+                self.copy_bytes(target, source)
+        else:
+            many.copy(pairs, self.device)
 
 
 # ---- the decorator -------------------------------------------------------------------------------
@@ -389,7 +428,7 @@ class Compiled:
             values[p] = n.value
         results = [
             Tensor(tensors[p]._storage) if p < len(tensors)
-            else from_buffer(memory_of(values[p]), device)
+            else from_buffer(memory_of(values[p], device), device)
             for p in places
         ]  # fmt: skip
         return unflatten(out, iter(results))
@@ -418,9 +457,16 @@ class Compiled:
         return self if instance is None else functools.partial(self, instance)
 
 
-def memory_of(value: Any) -> Any:
+def memory_of(value: Any, device: str) -> Any:
     """A result in C order: of a view, a copy."""
-    return value if not isinstance(value, np.ndarray) else np.ascontiguousarray(value)
+    flags = getattr(value, "_shadow", value).flags
+    return value if flags.c_contiguous else duplicate(value, device)
+
+
+def duplicate(value: Any, device: str) -> Any:
+    out = memory.allocate(value.shape, as_dtype(value.dtype), device)
+    run.copy(out, value, device)
+    return out
 
 
 class SignatureNote(NamedTuple):

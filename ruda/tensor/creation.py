@@ -16,6 +16,7 @@ from ruda.errors import DTypeError, ShapeError
 from ruda.tensor import graph, memory
 from ruda.tensor.graph import WEAK
 from ruda.tensor.history import attach, refuse
+from ruda.tensor.primitives import run
 from ruda.tensor.tensor import (
     Tensor,
     as_axes,
@@ -28,6 +29,7 @@ from ruda.tensor.tensor import (
     function,
     here,
     host_only,
+    reshape,
     t,
 )
 
@@ -65,8 +67,12 @@ def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) 
         )  # fmt: skip
     else:
         kind = as_dtype(np.asarray(fill_value).dtype)
-    value = np.full(as_shape(shape), kind(np.asarray(fill_value).item()), kind.numpy)
-    place = here(device)
+    place, number = here(device), np.asarray(fill_value).item()
+    size = as_shape(shape)
+    plain = kind.kind in ("float", "int", "uint") and number in (0, 1)
+    if plain and not memory.on_host(place) and math.prod(size) >= 4096:
+        return from_buffer(run.full(size, int(number), kind, place), place)
+    value = np.full(size, kind(number), kind.numpy)
     return from_buffer(memory.from_host(value, place), place)
 
 
@@ -592,17 +598,20 @@ def library(name: str, numpy: Any, doc: str) -> Any:
     """A function that NumPy computes where the host is the device; refused elsewhere."""
 
     def call(*values: Any, **options: Any) -> Any:
-        if graph.tracing.current is not None:
-            return graph.tracing.current.call(call, values, options)
         tensors = [v for v in values if isinstance(v, Tensor)]
+        place = tensors[0].device if tensors else here(None)
+        if name == "matmul" and len(tensors) == 2 and is_of_rows(*tensors):
+            return rows_product(call, *tensors)
+        on_host = memory.on_host(place)
+        if graph.tracing.current is not None and (name != "matmul" or on_host):
+            return graph.tracing.current.call(call, values, options)
         gradient = LIBRARY_GRADIENTS.get(name)
         if gradient is None:
             refuse(name, *tensors)
         graph.check_together(name, tensors)
-        place = tensors[0].device if tensors else here(None)
         if name == "matmul":
             check_product(*tensors)
-        if name == "matmul" and not memory.on_host(place):
+        if name == "matmul" and not on_host:
             from ruda.tensor.primitives import product
 
             found = product.matmul(*(v.detach() for v in tensors))
@@ -633,6 +642,17 @@ def check_product(x: Tensor, y: Tensor) -> None:
         raise ShapeError("`matmul` of numbers: use `*`")
     if x.shape[-1] != y.shape[-2 if y.ndim > 1 else 0]:
         raise ShapeError(f"`matmul` of shapes {x.shape} and {y.shape}")
+
+
+def is_of_rows(x: Tensor, y: Tensor) -> bool:
+    """Whether many matrices that lie together are multiplied by one: they are one, too."""
+    return x.ndim > 2 and y.ndim == 2 and x._view is None and x.shape[-1] == y.shape[0] != 0
+
+
+def rows_product(product: Any, x: Tensor, y: Tensor) -> Tensor:
+    """One product, and one for each gradient, instead of as many as there are matrices in x."""
+    rows = reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
+    return reshape(product(rows, y), (*x.shape[:-1], y.shape[1]))
 
 
 def wrapped(found: Any, place: str, given: Sequence[Any] = ()) -> Any:

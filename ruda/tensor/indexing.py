@@ -647,6 +647,37 @@ def _numpy_index(items: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def scattered(g: Tensor, x: Tensor, items: tuple[Any, ...]) -> Tensor:
     """Zeros like `x` with `g` added where an index selects: the gradient of indexing."""
+    if all(i is Ellipsis or is_number(i) or (type(i) is slice and i == slice(None)) for i in items):
+        return spread(g, x.shape, items)
+    found: Tensor = written(g, x, items)
+    return found
+
+
+def is_number(i: Any) -> bool:
+    return isinstance(i, int | np.integer) and not isinstance(i, bool)
+
+
+def spread(g: Tensor, shape: tuple[int, ...], items: tuple[Any, ...]) -> Tensor:
+    """The same where numbers select from whole axes: ops, which are fused with what follows."""
+    from ruda.tensor.creation import expand_dims
+
+    if Ellipsis in items:
+        at = items.index(Ellipsis)
+        gap = (slice(None),) * (len(shape) - len(items) + 1)
+        items = (*items[:at], *gap, *items[at + 1 :])
+    places = [(axis, i) for axis, i in enumerate(items) if is_number(i)]
+    for axis, _ in places:
+        g = expand_dims(g, axis=axis)
+    for axis, i in places:
+        numbers = np.arange(shape[axis], dtype=np.int32)
+        along = tuple(-1 if a == axis else 1 for a in range(len(shape)))
+        chosen = asarray(numbers, device=g.device) == int(i) % shape[axis]
+        g = function("where")(reshape(chosen, along), g, 0)
+    return broadcast_to(g, shape)
+
+
+@graph.step
+def written(g: Tensor, x: Tensor, items: tuple[Any, ...]) -> Tensor:
     out = zeros_like(x, g)
     if any(is_array(i) for i in items):
         write(out, items, g.detach(), "add")

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 import ruda
+from ruda import nn
 from ruda.errors import CompileError, GradientError
+from ruda.tensor.grad import flatten
 
 
 def test_replays_compute_what_calls_do(device, rng):
@@ -147,17 +149,21 @@ def test_wrong_arguments():
         ruda.compile(lambda x, y: x)(ruda.zeros(1), {1, 2})
 
 
-def test_several_kernels_are_one_graph_where_the_device_has_them(monkeypatch, rng):
-    """The host's launches stand in for a GPU's graph: fixed memory, copied in and out."""
+def give_graphs(monkeypatch, device):
+    """Launches one by one stand in for a GPU's graph: fixed memory, copied in and out."""
     from ruda import backends
 
-    host = backends.get("cpu")
+    backend = backends.get(device)
 
     def graph(launches, device):
-        calls = [(host.launcher(m, launch, None), values) for m, launch, values in launches]
+        calls = [(backend.launcher(m, launch, None), values) for m, launch, values in launches]
         return lambda: [call(*values) for call, values in calls]
 
-    monkeypatch.setattr(type(host), "graph", staticmethod(graph), raising=False)
+    monkeypatch.setattr(type(backend), "graph", staticmethod(graph), raising=False)
+
+
+def test_several_kernels_are_one_graph_where_the_device_has_them(monkeypatch, rng):
+    give_graphs(monkeypatch, "cpu")
 
     @ruda.compile
     def f(x, y):
@@ -178,6 +184,49 @@ def test_several_kernels_are_one_graph_where_the_device_has_them(monkeypatch, rn
         ones += 1
         found += 1
     assert "as one graph" in repr(ruda.explain(f))
+
+
+def test_graphs_have_products_and_stop_at_what_looks_at_values(device, monkeypatch, rng):
+    """Training steps: embeddings and labels are looked at, products are launches."""
+    if not device.startswith("cuda"):
+        give_graphs(monkeypatch, device)
+    model = nn.Sequential(
+        nn.Embedding(7, 40, rng=rng), nn.Linear(40, 40, rng=rng), nn.gelu, nn.Linear(40, 5, rng=rng)
+    ).to(device)
+    numbers = rng.integers(0, 7, (3, 12))
+
+    def loss(model, x, y):
+        return nn.cross_entropy(model(x), y)
+
+    leaves, restore = flatten(model)
+
+    @ruda.compile
+    def step(parameters, x, y):
+        return ruda.value_and_grad(lambda p: loss(restore(p), x, y))(parameters)
+
+    for k in range(4):
+        x = ruda.asarray((numbers + k) % 7, device=device)
+        y = ruda.asarray((numbers + k) % 5, device=device)
+        wanted = loss(model, x, y)
+        model.zero_grad()
+        wanted.backward()
+        found, slopes = step([p.detach() for p in leaves], x, y)
+        np.testing.assert_allclose(found.numpy(), wanted.detach().numpy(), rtol=1e-5)
+        for p, g in zip(leaves, slopes, strict=True):
+            np.testing.assert_allclose(g.numpy(), p.grad.numpy(), rtol=1e-3, atol=1e-5)
+    if device.startswith("cuda"):
+        assert "as one graph" in repr(ruda.explain(step))
+    if device in ("cpu", "sim"):  # where the host sees them
+        with pytest.raises(ValueError, match="of 5 classes"):
+            step([p.detach() for p in leaves], x, y + 5)
+
+
+def test_results_that_were_views_are_in_order(device):
+    f = ruda.compile(lambda x: (ruda.flip(x), (x * 2).T))
+    for k in range(3):
+        a = np.arange(6, dtype="f4").reshape(2, 3) + k
+        found = [ruda.reshape(r, (-1,)).tolist() for r in f(ruda.asarray(a, device=device))]
+        assert found == [a[::-1, ::-1].ravel().tolist(), (a.T * 2).ravel().tolist()]
 
 
 def test_explain_tells_what_is_kept():

@@ -60,6 +60,29 @@ def test_gradients_of_rows_are_those_of_finite_differences(row, rng):
     ruda.gradcheck(slope, *where)
 
 
+def test_gradients_of_rows_on_devices_are_those_of_the_host(device, rng):
+    """Which the test above holds against finite differences; all rows in few kernels."""
+    names = [r for r in SMOOTH if ruda.supports(r.name, "float32", device)]
+    for row in names:
+        call, where = applied(row, rng), points(row, rng)
+        if row.name in ("where", "clip"):
+            where = where[1:] if row.name == "where" else where[:1]
+            call = ROW_CALLS[row.name]
+        found = {}
+        for place in ("cpu", device):
+            kind = "float64" if place == "cpu" else "float32"
+            given = [ruda.asarray(v.astype("f4"), dtype=kind, device=place) for v in where]
+            out, back = ruda.vjp(call, *given)
+            found[place] = [g.numpy() for g in back(ruda.ones(out.shape, device=place))]
+        for mine, exact in zip(found[device], found["cpu"], strict=True):
+            np.testing.assert_allclose(mine, exact, rtol=2e-4, atol=2e-5, err_msg=row.name)
+
+
+ROW_CALLS = {
+    "where": lambda x, y: ruda.where(x < y, x, y * 2), "clip": lambda x: ruda.clip(x, -0.5, 0.75)
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", FLAT)
 def test_steps_are_flat(name):
     x = ruda.asarray([0.3, -1.7])

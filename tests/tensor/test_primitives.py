@@ -468,3 +468,48 @@ def test_wrong_orders_and_counts():
         ruda.bincount(x)
     with pytest.raises(ValueError, match="does not fall"):
         ruda.histogram(x, [1, 0])
+
+
+# ---- products ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "shape", [(3, 5, 6, 7), (1, 33, 5, 130), (2, 100, 37, 70), (1, 64, 16, 64)]
+)
+def test_products_of_views(shape, device, rng):
+    """Tiles that sizes do not fill, of operands that lie along either axis."""
+    count, m, k, n = shape
+    for x_turned, y_turned in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        x = rng.normal(size=(count, k, m) if x_turned else (count, m, k)).astype("f4")
+        y = rng.normal(size=(count, n, k) if y_turned else (count, k, n)).astype("f4")
+        a, b = ruda.asarray(x, device=device), ruda.asarray(y, device=device)
+        x, a = (x.swapaxes(1, 2), a.mT) if x_turned else (x, a)
+        y, b = (y.swapaxes(1, 2), b.mT) if y_turned else (y, b)
+        wanted = x.astype("f8") @ y.astype("f8")
+        np.testing.assert_allclose((a @ b).numpy(), wanted, atol=5e-6 * k + 1e-6)
+        four, six = a[:, None], b[None, :]
+        np.testing.assert_allclose((four @ six).numpy(), x[:, None].astype("f8") @ y[None],
+                                   atol=5e-6 * k + 1e-6)  # fmt: skip
+
+
+def test_products_of_many_rows_by_one_matrix(device, rng):
+    x, y = rng.normal(size=(2, 3, 4)).astype("f4"), rng.normal(size=(5, 4)).astype("f4")
+    a = ruda.asarray(x, device=device).requires_grad_()
+    b = ruda.asarray(y, device=device).requires_grad_()
+    out = a @ b.T
+    np.testing.assert_allclose(out.detach().numpy(), x @ y.T, rtol=1e-5, atol=1e-6)
+    ruda.sum(out * out).backward()
+    np.testing.assert_allclose(a.grad.numpy(), 2 * (x @ y.T) @ y, rtol=1e-4, atol=1e-5)
+    flat = x.reshape(6, 4)
+    np.testing.assert_allclose(b.grad.numpy(), 2 * (flat @ y.T).T @ flat, rtol=1e-4, atol=1e-5)
+    empty = ruda.zeros((0, 3, 4), device=device) @ b.detach().T
+    assert empty.shape == (0, 3, 5)
+
+
+def test_products_of_16_bits_are_summed_in_32(device, rng):
+    if not ruda.supports("add", "float16", device):
+        pytest.skip("no float16 here")
+    x = np.full((1, 4096), 0.5, "f2")
+    found = ruda.asarray(x, device=device) @ ruda.asarray(x.T + np.float16(0.5), device=device)
+    if device not in ("cpu", "sim"):  # where NumPy sums as it likes
+        assert found.item() == 2048

@@ -115,8 +115,25 @@ def copy(target: Any, source: Any, device: str) -> None:
     group = lower.Group((same,), ((kind, axes),), (), (0,), len(shape), len(shape), flat=flat)
     picked = tuple(shape[a] for a in axes), tuple(here[a] for a in axes)
     operands = memory.look(target, shape, there), memory.look(source, *picked)
-    launch = lower.configuration(group, shape)
-    lower.launcher(lower.lowered(group), launch, device, lower.types_of(operands))(*operands)
+    launcher(group, shape, device, lower.types_of(operands))(*operands)
+
+
+# What launches copies, by their form, under the settings of a time.
+_launchers: tuple[Any, dict[Any, Callable[..., None]]] = (None, {})
+
+
+def launcher(group: Any, shape: Any, device: str, types: Any) -> Callable[..., None]:
+    global _launchers
+    state = settings.state()
+    if _launchers[0] is not state or len(_launchers[1]) > 1024:
+        _launchers = state, {}
+    key = group, shape, device, types
+    made = _launchers[1].get(key)
+    if made is None:
+        launch = lower.configuration(group, shape)
+        made = lower.launcher(lower.lowered(group), launch, device, types)
+        _launchers[1][key] = made
+    return made
 
 
 def has_int64(device: str) -> bool:
