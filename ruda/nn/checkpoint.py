@@ -37,12 +37,7 @@ def save(folder: Path, model: Module, optimizer: Optimizer, state: dict[str, Any
     new.mkdir()
     try:
         library.save_file(model.state_dict(), new / "model.safetensors")
-        arrays = {
-            f"{k}.{name}": v.numpy()
-            for k, kept in enumerate(optimizer.state)
-            for name, v in kept.items()
-        }
-        library.save_file(arrays, new / "optimizer.safetensors")
+        library.save_file(optimizer.arrays(), new / "optimizer.safetensors")
         grads = {
             str(k): p.grad.numpy() for k, p in enumerate(optimizer.parameters) if p.grad is not None
         }
@@ -98,14 +93,10 @@ def load(folder: Path, model: Module, optimizer: Optimizer) -> dict[str, Any]:
         p if name is None else now[name]
         for p, name in zip(optimizer.parameters, places, strict=True)
     ]
-    optimizer.state = [{} for _ in optimizer.parameters]
     for key, array in grads.items():
         p = optimizer.parameters[int(key)]
         p.grad = asarray(np.asarray(array), device=p.device)
-    for key, array in arrays.items():
-        number, _, name = key.partition(".")
-        device = optimizer.parameters[int(number)].device
-        optimizer.state[int(number)][name] = asarray(np.asarray(array), device=device)
+    optimizer.set_arrays(arrays)
     optimizer.steps = steps
     if state["lr"] is not None and not callable(optimizer.lr):
         optimizer.lr = float(state["lr"])

@@ -7,13 +7,13 @@ in its own rounding.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ruda import tensor as t
-from ruda.dnn.adam import adam
+from ruda.dnn.update import update
 from ruda.dtypes import DType, float32
 from ruda.errors import GradientError
 from ruda.tensor import Tensor, astype, reshape
@@ -71,10 +71,30 @@ class Optimizer:
         """The new value of a parameter."""
         raise NotImplementedError
 
+    # The kernel of `ruda.dnn.update` that makes new values, and which state it takes.
+    kernel: tuple[str, tuple[str, ...]] = ("", ())
+
+    def numbers(self, lr: float, option: Any) -> tuple[float, ...]:
+        """What the kernel takes besides tensors."""
+        raise NotImplementedError
+
+    def fused(self, jobs: Sequence[tuple[Tensor, Tensor, State, float, Any]]) -> list[Tensor]:
+        """The new values of parameters, by one launch where the device can."""
+        name, kept = self.kernel
+        rows = []
+        for p, g, state, lr, option in jobs:
+            for key in kept:
+                if key not in state:
+                    state[key] = t.zeros_like(p)
+            rows.append(((p, g, *(state[k] for k in kept)), self.numbers(lr, option)))
+        return update(name, rows)
+
     def step(self) -> None:
         """Change every parameter that has a gradient."""
         lr = self.rate()
         self.steps += 1
+        changed: list[tuple[Tensor, State]] = []
+        jobs: list[tuple[Tensor, Tensor, State, float, Any]] = []
         with t.no_grad():
             for p, state, option in zip(self.parameters, self.state, self.options, strict=True):
                 if p.grad is None:
@@ -83,7 +103,9 @@ class Optimizer:
                 if is_small(p.dtype):
                     now = state["master"] if "master" in state else astype(now, float32)
                     g = astype(g, float32)
-                new = self.update(now, g, state, lr * option["share"], option)
+                changed.append((p, state))
+                jobs.append((now, g, state, lr * option["share"], option))
+            for (p, state), new in zip(changed, self.updated(jobs), strict=True):
                 if is_small(p.dtype):
                     state["master"] = new
                 if p._view is None and new._view is None and new.dtype is p.dtype:
@@ -94,10 +116,45 @@ class Optimizer:
         kept = [v for state in self.state for v in state.values()]
         t.realize(*self.parameters, *kept)
 
+    def updated(self, jobs: Sequence[tuple[Tensor, Tensor, State, float, Any]]) -> list[Tensor]:
+        """The new values of parameters, those of one dtype by one kernel if there is one."""
+        out: dict[int, Tensor] = {}
+        alike: dict[Any, list[int]] = {}
+        for k, (p, g, _, _, option) in enumerate(jobs):
+            if self.is_fused(option) and g.dtype is p.dtype and p.dtype.kind == "float":
+                alike.setdefault(p.dtype, []).append(k)
+            else:
+                out[k] = self.update(*jobs[k])
+        if alike:
+            t.realize(*(g for _, g, *_ in jobs))  # together: they share their beginnings
+        for places in alike.values():
+            out.update(zip(places, self.fused([jobs[k] for k in places]), strict=True))
+        return [out[k] for k in range(len(jobs))]
+
+    def is_fused(self, option: Any) -> bool:
+        """Whether there is a kernel for a group's options."""
+        return bool(self.kernel[0])
+
     def zero_grad(self) -> None:
         """Forget the gradients."""
         for p in self.parameters:
             p.grad = None
+
+    def arrays(self) -> dict[str, Any]:
+        """What it knows beside the parameters, as arrays of the host by "parameter.name"."""
+        return {
+            f"{k}.{name}": v.numpy()
+            for k, kept in enumerate(self.state)
+            for name, v in kept.items()
+        }
+
+    def set_arrays(self, arrays: Mapping[str, Any]) -> None:
+        """Take up what `arrays` gave."""
+        self.state = [{} for _ in self.parameters]
+        for key, array in arrays.items():
+            number, _, name = key.partition(".")
+            device = self.parameters[int(number)].device
+            self.state[int(number)][name] = t.asarray(np.asarray(array), device=device)
 
 
 def is_small(dtype: DType) -> bool:
@@ -131,10 +188,18 @@ class SGD(Optimizer):
             parameters, lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay
         )
 
+    kernel = "sgd", ("v",)
+
+    def is_fused(self, option: Any) -> bool:
+        return bool(option["momentum"])
+
+    def numbers(self, lr: float, option: Any) -> tuple[float, ...]:
+        return option["momentum"], float(option["nesterov"]), option["weight_decay"], lr
+
     def update(self, p: Tensor, g: Tensor, state: State, lr: float, option: Any) -> Any:
         g, momentum = decayed(g, p, option["weight_decay"]), option["momentum"]
         if momentum:
-            v = g if "v" not in state else state["v"] * momentum + g
+            v = g * 1.0 if "v" not in state else state["v"] * momentum + g
             state["v"] = v
             g = g + v * momentum if option["nesterov"] else v
         return p - g * lr
@@ -162,23 +227,25 @@ class Adam(Optimizer):
         )
 
     def update(self, p: Tensor, g: Tensor, state: State, lr: float, option: Any) -> Any:
-        first, second = option["betas"]
-        decay, k = option["weight_decay"], self.steps
-        if "m" not in state:
-            state["m"], state["v"] = t.zeros_like(p), t.zeros_like(p)
-        scale, rate = 1 / math.sqrt(1 - second**k), lr / (1 - first**k)
-        coupled, kept = (0.0, 1 - lr * decay) if self.decoupled else (decay, 1.0)
-        if not option["amsgrad"] and g.dtype is p.dtype:
-            return adam(
-                p, g, state["m"], state["v"], first=first, second=second, coupled=coupled,
-                kept=kept, eps=option["eps"], scale=scale, rate=rate,
-            )  # fmt: skip
+        first, second, coupled, kept, eps, scale, rate = self.numbers(lr, option)
         g = decayed(g, p, coupled)
-        state["m"] = g * (1 - first) + state["m"] * first
-        v = state["v"] = g * g * (1 - second) + state["v"] * second
+        old = {key: state.get(key, 0.0) for key in "mv"}
+        state["m"] = g * (1 - first) + old["m"] * first
+        v = state["v"] = g * g * (1 - second) + old["v"] * second
         if option["amsgrad"]:
             v = state["most"] = t.maximum(state["most"], v) if "most" in state else v
-        return p * kept - state["m"] / (t.sqrt(v) * scale + option["eps"]) * rate
+        return p * kept - state["m"] / (t.sqrt(v) * scale + eps) * rate
+
+    kernel = "adam", ("m", "v")
+
+    def is_fused(self, option: Any) -> bool:
+        return not option["amsgrad"]
+
+    def numbers(self, lr: float, option: Any) -> tuple[float, ...]:
+        (first, second), decay, k = option["betas"], option["weight_decay"], self.steps
+        scale, rate = 1 / math.sqrt(1 - second**k), lr / (1 - first**k)
+        coupled, kept = (0.0, 1 - lr * decay) if self.decoupled else (decay, 1.0)
+        return first, second, coupled, kept, option["eps"], scale, rate
 
 
 class AdamW(Adam):
@@ -388,6 +455,20 @@ class LBFGS(Optimizer):
         self._set(x)
         return first
 
+    def arrays(self) -> dict[str, Any]:
+        """The steps and changes of gradients that tell of the curvature, a row each."""
+        if not self.pairs:
+            return {}
+        steps, changes = zip(*self.pairs, strict=True)
+        return {"0.steps": np.stack(steps), "0.changes": np.stack(changes)}
+
+    def set_arrays(self, arrays: Mapping[str, Any]) -> None:
+        if arrays:
+            steps, changes = (np.asarray(arrays[f"0.{n}"]) for n in ("steps", "changes"))
+            self.pairs = list(zip(steps, changes, strict=True))
+        else:
+            self.pairs = []
+
     def _curved(self, g: Any) -> Any:
         """The inverse Hessian times g, by two loops over the pairs."""
         q, kept = g.copy(), []
@@ -543,5 +624,9 @@ class LossScaler:
         return True
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """What a checkpoint keeps, beside its other numbers."""
         return {"scale": self.scale, "good": self.good}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take up what `state` gave."""
+        self.scale, self.good = float(state["scale"]), int(state["good"])

@@ -9,7 +9,10 @@ import pytest
 
 import ruda
 from ruda import nn
+from ruda.dnn.update import update
 from ruda.errors import GradientError
+from ruda.nn import checkpoint
+from ruda.tensor.primitives import many
 
 FILE = Path(__file__).with_name("optimisers.json")
 STEPS = 6
@@ -212,6 +215,87 @@ def test_a_step_that_is_not_finite_is_left_out():
         optimiser.zero_grad()
         assert scaler.scale == wanted
     assert p.item() == pytest.approx(0.8) and optimiser.steps == 2
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd"])
+def test_one_launch_changes_all_parameters(name, device):
+    """The same as a launch for each, also where blocks and parameters do not end together."""
+    count, numbers = {
+        "adam": (4, (0.9, 0.99, 0.1, 0.99, 1e-8, 1.1, 0.01)), "sgd": (3, (0.9, 1.0, 0.1, 0.1))
+    }[name]  # fmt: skip
+
+    def rows():
+        rng = np.random.default_rng(1)
+        return [
+            (
+                [ruda.asarray(rng.random(shape, "f4"), device=device) for _ in range(count)],
+                tuple(v * (1 + k / 10) for v in numbers),
+            )
+            for k, shape in enumerate([(3, 5), (2050,), (0,), (1,), (1024,)])
+        ]
+
+    apart, shared = rows(), rows()
+    wanted = update(name, apart, together=False)
+    found = update(name, shared, together=many.is_possible(device))
+    for mine, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=2e-6, atol=1e-7)
+    for (mine, _), (theirs, _) in zip(shared, apart, strict=True):
+        for x, y in zip(mine, theirs, strict=True):
+            np.testing.assert_allclose(x.numpy(), y.numpy(), rtol=2e-6, atol=1e-7)
+
+
+def test_compiled_steps_are_those_of_the_tape(device):
+    """A model that draws numbers, too: new ones at each step."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(5, 3)).astype("f4"), rng.integers(0, 4, 5)
+    models = []
+    for _ in range(2):
+        draws = np.random.default_rng(2)
+        layers = nn.Linear(3, 8, rng=draws), nn.relu, nn.Dropout(rng=draws), nn.Linear(8, 4)
+        models.append(nn.Sequential(*layers).to(device))
+    models[1].load_state_dict(models[0].state_dict())
+    x, y = ruda.asarray(x, device=device), ruda.asarray(y, device=device)
+    first, second = (nn.AdamW(m.parameters(), lr=0.05) for m in models)
+    step = nn.compiled_step(models[0], nn.cross_entropy, first)
+    for _ in range(4):
+        loss = nn.cross_entropy(models[1](x), y)
+        loss.backward()
+        second.step()
+        second.zero_grad()
+        assert step(x, y).item() == pytest.approx(loss.item(), rel=1e-4)
+    for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        np.testing.assert_allclose(p.numpy(), q.numpy(), atol=1e-4)
+
+
+def test_states_of_lbfgs_and_of_loss_scalers_are_kept(tmp_path):
+    """A run that is stopped after two steps goes on as one that is not."""
+
+    def begin():
+        net = nn.Linear(2, 1, rng=np.random.default_rng(3))
+        return net, nn.LBFGS(net.parameters(), iterations=1, lr=0.1), nn.LossScaler(8.0, interval=3)
+
+    x = ruda.asarray([[1.0, 2.0], [3.0, -1.0], [0.5, 0.5]])
+
+    def go(net, optimiser, scaler, steps):
+        def closure():
+            optimiser.zero_grad()
+            loss = ruda.sum(ruda.square(net(x)[:, 0] - x[:, 0] * x[:, 1]))
+            loss.backward()
+            return loss
+
+        for _ in range(steps):
+            optimiser.step(closure)
+            scaler.good += 1
+        return net.weight.numpy()
+
+    whole = go(*begin(), 4)
+    net, optimiser, scaler = begin()
+    go(net, optimiser, scaler, 2)
+    checkpoint.save(tmp_path / "c", net, optimiser, {"scaler": scaler.state()})
+    net, optimiser, scaler = begin()
+    scaler.set_state(checkpoint.load(tmp_path / "c", net, optimiser)["scaler"])
+    assert optimiser.pairs and (scaler.scale, scaler.good) == (8.0, 2)
+    np.testing.assert_array_equal(go(net, optimiser, scaler, 2), whole)
 
 
 def test_parameters_of_two_devices_are_refused(device):
