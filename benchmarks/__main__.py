@@ -1,7 +1,7 @@
 """`python -m benchmarks [rows ...]`: print the ratios against every peer installed, and keep the
 samples. `python -m benchmarks cuda [rows ...]` does so on an NVIDIA GPU, and `wgpu` instead of
-`cuda` on a WebGPU adapter; `python -m benchmarks ascend` prints what kernels for the emulations of
-Ascend cost to translate and to build.
+`cuda` on a WebGPU adapter; `python -m benchmarks training` times training steps on the CPU with two
+threads, `ascend` prints what kernels for the emulations of Ascend cost to translate and to build.
 
 Runs itself again bound to one core and without settings that slow OpenBLAS, so that both sides of
 each row have one thread. Writes benchmarks/results/<device>-<date>.json; the README's table is
@@ -159,6 +159,13 @@ def main() -> None:
         from benchmarks import ascend
 
         print(limit_table(ascend.limits()))
+        return
+    if sys.argv[1:2] == ["training"]:
+        from benchmarks import training
+
+        found, limits_ = training.measure("cpu")
+        print(table([r.as_dict() for r in found]))
+        print(limit_table([x.as_dict() for x in limits_]))
         return
     if os.environ.get("RUDA_BENCHMARK_CHILD") != "1":
         environment = dict(os.environ, RUDA_BENCHMARK_CHILD="1")

@@ -532,7 +532,8 @@ def tensor_figures() -> tuple[list[Limit], dict[str, float]]:
 
 
 def measure(wanted: list[str]) -> dict[str, Any]:
-    """Everything, or the groups named: launch, graph, bandwidth, rows, matmul, tensors, first."""
+    """Everything, or the groups named: launch, graph, bandwidth, rows, matmul, tensors,
+    training, first."""
     rows: list[Row] = []
     limits: list[Limit] = []
     table: dict[str, float] = {}
@@ -559,6 +560,10 @@ def measure(wanted: list[str]) -> dict[str, Any]:
             found, more_times = tensor_figures()
             limits += found
             table |= more_times
+        if asked("training"):
+            from benchmarks import training
+
+            rows += training.measure("cuda")[0]
         if asked("first"):
             limits += first_figures()
         description = ruda.get_current_device().description

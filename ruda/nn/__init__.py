@@ -103,6 +103,7 @@ from ruda.nn.optim import (
 )
 from ruda.nn.pytorch import load_pytorch
 from ruda.nn.recurrent import GRU, LSTM, RNN
+from ruda.nn.step import compiled_step
 from ruda.nn.transformer import (
     MultiHeadAttention,
     PositionalEncoding,
@@ -172,6 +173,7 @@ __all__ = [
     "celu",
     "clip_grad_norm",
     "clip_grad_value",
+    "compiled_step",
     "conv",
     "conv_transpose",
     "cosine_embedding_loss",
