@@ -74,6 +74,7 @@ class Binary:
     payload: bytes
     metadata: dict[str, Any]
     symbols: tuple[str, ...] = ()
+    kept: bool = False  # on the disk, or would be if there were a cache
 
 
 @dataclass(frozen=True, slots=True)

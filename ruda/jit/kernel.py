@@ -509,13 +509,13 @@ class Kernel(Generic[P]):
         keep = self.options.cache
         entry = cache.lookup(key, parts=parts, resolves=backend.resolves) if keep else None
         if entry is not None:
-            return Binary(entry.payload, entry.metadata["binary"], entry.symbols)
+            return Binary(entry.payload, entry.metadata["binary"], entry.symbols, kept=True)
         made.source = backend.emit(made.function, target)
         binary: Binary = backend.compile(made.source, target)
         if keep:
             metadata = {"binary": binary.metadata}
             cache.store(key, cache.Entry(binary.payload, metadata, binary.symbols), parts=parts)
-        return binary
+        return replace(binary, kept=keep)
 
     def _key_parts(self, made: Specialisation, target: Any) -> dict[str, str | bytes]:
         """Everything that decides the code; `cache.why` calls the parts by their names."""

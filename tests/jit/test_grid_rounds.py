@@ -287,6 +287,7 @@ def returns_in_while(x, y):
         ruda.cg.this_grid().sync()
 
 
+@pytest.mark.only_on("cpu", "wgpu", "ascend-twin", what="barriers of the grid by launches")
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [
@@ -296,8 +297,6 @@ def returns_in_while(x, y):
     ],
 )
 def test_refused_around_a_grid_barrier(device, kernel, message):
-    if device == "sim":
-        pytest.skip("the interpreter waits for the grid anywhere")
     x = np.zeros(8, np.int32)
     with ruda.config(device=device), pytest.raises(UnsupportedError, match=message):
         kernel[2, 4](x, x.copy())

@@ -34,7 +34,8 @@ def floor_mod(x: Value, y: Value) -> Value:
     return divide(x, y)[1]
 
 
-def divide(x: Value, y: Value) -> tuple[Value, Value]:
+def divide(x: Value, y: Value, vectors: bool = True) -> tuple[Value, Value]:
+    """Quotient and remainder; with `vectors`, of 32 bits and less by vectors of floats."""
     divide_truncated = "sdiv" if x.dtype[0] == "i" else "udiv"
     divisor = literal(y)
     if divisor not in (None, 0, -1):  # LLVM makes a product or a shift of it
@@ -42,7 +43,7 @@ def divide(x: Value, y: Value) -> tuple[Value, Value]:
     zero = y == 0
     negated = (y == -1) if x.dtype[0] == "i" else zero
     safe = select(zero | negated, 1, y)
-    if x.bits == 64:  # no vector unit has it; floats would not be exact
+    if x.bits == 64 or not vectors:  # no vector unit has it; floats would not be exact
         q, r = floored(x, safe, x.binary(divide_truncated, safe))
     else:
         # A float that holds x, y and the quotient apart from its neighbours: exact, and a vector.

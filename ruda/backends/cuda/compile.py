@@ -255,7 +255,10 @@ def source_ptx(source: Source, target: Mapping[str, Any]) -> str:
 def compile_source(source: Source, target: Mapping[str, Any]) -> Binary:
     """The cubin of emitted text."""
     payload, log = cubin(source_ptx(source, target), str(target["architecture"]))
-    kept = ("parameters", "symbol", "sites", "name", "cooperative", "written", "lanes")
+    kept = (
+        "parameters", "symbol", "sites", "name", "cooperative", "written", "lanes", "narrow",
+        "apart", "phases",
+    )  # fmt: skip
     metadata = {name: source.options[name] for name in kept} | {"attributes": attributes(log)}
     return Binary(payload, metadata)
 

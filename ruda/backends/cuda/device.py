@@ -116,27 +116,36 @@ class CudaBackend:
         """Pure: IR -> Python text of one thread."""
         from ruda.backends.cpu.reports import pack_sites
         from ruda.backends.cuda import emit
-        from ruda.jit import ir, passes
+        from ruda.jit import passes, rounds
+        from ruda.jit.passes.narrow import quotients, shorten
+        from ruda.jit.passes.phases import hidden
         from ruda.jit.passes.reports import lower_reports
 
         reporting, sites = lower_reports(function)
+        assumes = target.get("assumes", emit.ASSUMES)
         lowered = passes.lower(reporting, "cuda")
-        emit.check(lowered)
-        written = {
-            s.array.name
-            for s in ir.statements(lowered.body)
-            if isinstance(s, (ir.Store, ir.Atomic, ir.WideStore))
-        }
-        options = {
+        short = shorten(lowered, narrow=True)
+        lowered = shorten(lowered, narrow=False)
+        if "narrow" in assumes and quotients(short) > quotients(lowered):
+            lowered = short
+        else:
+            assumes = tuple(a for a in assumes if a != "narrow")
+        options: dict[str, Any] = {
             "symbol": "kernel",
+            "phases": None,
             "name": function.name,
             "flags": float_flags(function),
             "sites": pack_sites(sites),
             "cooperative": emit.is_cooperative(lowered),
             "lanes": lowered.lanes,
-            "written": [k for k, p in enumerate(function.parameters) if p.name in written],
         }
-        return emit.emit(lowered, sites, options)
+        parted = hidden(lowered)
+        if parted is not None:
+            options["phases"] = {
+                "schedule": rounds.pack(parted.schedule), "rounds": list(parted.rounds),
+                "kept": [d.itemsize for d in parted.kept],
+            }  # fmt: skip
+        return emit.emit(lowered, sites, options, assumes)
 
     def compile(self, source: Source, target: Mapping[str, Any]) -> Binary:
         from ruda.backends.cuda import compile as compiler
@@ -217,9 +226,9 @@ class CudaBackend:
         from ruda.backends.cuda.driver import handle_of
 
         handle = handle_of(stream)
-        self.gpu(storage.device).write(storage.address + offset, data, handle)
-        if handle and hasattr(storage.owner, "used_in"):
-            storage.owner.used_in(handle)
+        gpu = self.gpu(storage.device)
+        gpu.write(storage.address + offset, data, handle)
+        gpu.note_use(storage.owner, handle)
 
     def copy_bytes(self, target: DeviceArray, source: DeviceArray) -> None:
         """Copy between arrays without gaps, of one size, on the device."""
@@ -292,8 +301,11 @@ class CudaBackend:
 
     def hand_over(self, storage: Storage, stream: int) -> None:
         """Let another library's stream wait for all that writes a piece of memory."""
-        for handle in {0, *(getattr(storage.owner, "queues", None) or ())}:
-            self.order(storage.device, handle, stream)
+        self.order(storage.device, 0, stream)
+        gpu = self.gpu(storage.device)
+        for moment in getattr(storage.owner, "queues", None) or ():
+            gpu.use()
+            check((*gpu.driver.cuStreamWaitEvent(stream, moment.event, 0), None))
 
     def device_of(self, address: int) -> str:
         """The GPU whose memory an address lies in."""

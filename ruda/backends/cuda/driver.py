@@ -113,6 +113,7 @@ class Gpu:
         self.lock = threading.RLock()
         self.registered: dict[int, int] = {}  # host memory that the GPU can reach: address -> bytes
         self.pages = Pages(self)
+        self.moments: dict[int, Moment] = {}  # the last use of memory in each stream
 
     # ---- properties
 
@@ -246,7 +247,7 @@ class Gpu:
             self.name,
             request=self._request,
             release=self._release,
-            mark=self._mark,
+            mark=lambda moment: moment,
             is_past=self._is_past,
             wait=self._wait,
             free_memory=lambda: self.memory_info()[0],
@@ -271,22 +272,25 @@ class Gpu:
             self.use()
             self.driver.cuCtxSynchronize()
 
-    def _mark(self, handle: int) -> Any:
-        self.driver.cuCtxSetCurrent(self.context)
-        code, event = self.driver.cuEventCreate(2)  # without times
-        if code:
-            return None
-        self.driver.cuEventRecord(event, handle)
-        return event
+    def note_use(self, owner: Any, handle: int) -> None:
+        """Memory was given to work of a stream just now; it is reused when that is done.
 
-    def _is_past(self, event: Any) -> bool:
-        if event is None:
-            return True
-        (code,) = self.driver.cuEventQuery(event)
-        if int(code) == NOT_READY:
-            return False
-        self.driver.cuEventDestroy(event)
-        return True
+        An event says so, since the stream may be gone when the memory dies. In a stream that
+        another library captures nothing can: who replays the graph keeps the memory.
+        """
+        if not handle or not hasattr(owner, "used_in"):
+            return
+        if int(check(self.driver.cuStreamIsCapturing(handle))):
+            return
+        moment = self.moments.get(handle)
+        if moment is None:
+            moment = self.moments[handle] = Moment(self)
+        check((*self.driver.cuEventRecord(moment.event, handle), None))
+        owner.used_in(moment)
+
+    def _is_past(self, moment: Moment) -> bool:
+        (code,) = self.driver.cuEventQuery(moment.event)
+        return int(code) != NOT_READY
 
     def memory_info(self) -> tuple[int, int]:
         """Free and all bytes."""
@@ -371,6 +375,18 @@ class Gpu:
         storage = self.allocate(4)
         check((*self.driver.cuMemsetD32Async(storage.address, 0, 1, 0), None))
         return storage
+
+
+class Moment:
+    """An event behind the last work of a stream that uses our memory."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu, self.event = gpu, check(gpu.driver.cuEventCreate(2))  # without times
+
+    def __del__(self) -> None:
+        if hasattr(self, "event") and not self.gpu.pool.closed:
+            self.gpu.driver.cuCtxSetCurrent(self.gpu.context)
+            self.gpu.driver.cuEventDestroy(self.event)
 
 
 class Pages:
@@ -508,6 +524,7 @@ class CudaStream(base.Stream):
         if getattr(self, "owned", None) is not None and not self.gpu.pool.closed:
             self.gpu.driver.cuCtxSetCurrent(self.gpu.context)
             self.gpu.driver.cuStreamDestroy(self.owned)
+            self.gpu.moments.pop(self.handle, None)  # another stream may get its address
 
 
 def handle_of(stream: base.Stream | None) -> int:

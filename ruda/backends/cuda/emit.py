@@ -3,18 +3,27 @@
 The kernel's parameters are those that it uses: an array is its pointer, extents and strides, each
 one parameter; complex numbers are two. `Source.options["parameters"]` lists them for the launcher:
 
-    ["pointer", k], ["extent", k, axis], ["stride", k, axis]    of argument k
-    ["scalar", k, dtype, part]                                  part: 1 for the imaginary half
-    ["threads"]                                                 the launch's along x
-    ["reports"]                                                 address of the report header
-    ["grid"]                                                    address of the grid barrier's word
+    ["pointer", k], ["stride", k, axis]    of argument k
+    ["extent", k, axis, kind]              of argument k; kind: "u32" or "i64"
+    ["scalar", k, dtype, part]             part: 1 for the imaginary half
+    ["threads", kind]                      the launch's along x
+    ["reports"]                            address of the report header
+    ["grid"]                               address of the grid barrier's word
+
+The text may assume what a launcher finds true of nearly all launches, and checks (`ASSUMES`):
+
+    "narrow"    extents and coordinates are below 2**31. They come as 32 bits and are made 64 of
+                them, so that NVVM sees by itself where 32 bits suffice. Only of kernels that
+                divide indices: see `passes.narrow`.
+    "apart"     no array that is only read overlaps one that is written, so that what is read stays
+                as it is during the kernel: `ld.global.nc`, and loads that may go before stores.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ruda.backends.base import Site, Source
@@ -43,11 +52,13 @@ from ruda.jit.ir import (
     WideLoad,
     WideStore,
 )  # fmt: skip
+from ruda.jit.passes.phases import KEPT
 from ruda.jit.passes.uniformity import Verdict, analyse
 
 # How a scalar travels: what has no register of its own kind, as bits.
 PASSED = {"bool": "u8", "f16": "u16", "bf16": "u16"}
 PARTS = {"c64": "f32", "c128": "f64"}
+ASSUMES = ("narrow", "apart")
 COORDINATES = {
     "threadIdx": "thread", "blockIdx": "block", "blockDim": "block_dim", "gridDim": "grid_dim",
     "globalIdx": "global", "globalDim": "total",
@@ -59,16 +70,26 @@ OTHERS = {
 }  # fmt: skip
 
 
-def emit(function: Function, sites: tuple[Site, ...], options: Mapping[str, Any]) -> Source:
+def emit(
+    function: Function,
+    sites: tuple[Site, ...],
+    options: Mapping[str, Any],
+    assumes: Sequence[str] = ASSUMES,
+) -> Source:
     """The text of a kernel, after the passes of `PIPELINE["cuda"]`."""
-    return dataclasses.replace(CudaEmitter(function, bool(sites)).source(options), sites=sites)
+    emitter = CudaEmitter(function, bool(sites), assumes)
+    return dataclasses.replace(emitter.source(options), sites=sites)
 
 
 class CudaEmitter(Emitter):
     """Text of one kernel, line by line."""
 
-    def __init__(self, function: Function, reports: bool) -> None:
+    def __init__(self, function: Function, reports: bool, assumes: Sequence[str]) -> None:
         super().__init__(function)
+        self.narrow = "narrow" in assumes
+        self.narrowed = False  # whether the text depends on it
+        self.steady = only_read(function) if "apart" in assumes else frozenset()
+        self.read_early: set[str] = set()  # arrays whose loads depend on "apart"
         self.reports = reports
         self.parameters: list[list[Any]] = []
         self.kinds: list[str] = []
@@ -86,6 +107,9 @@ class CudaEmitter(Emitter):
         self.memory([a for a in f.arrays if a.name in self.used_arrays()])
         self.body(f.prologue, 1, keep_empty=True)
         self.body(f.body, 1)
+        found = {name for name in written_arrays(f) if not name.startswith(KEPT)}
+        written = [k for k, p in enumerate(f.parameters) if p.name in found]
+        early = [k for k, p in enumerate(f.parameters) if p.name in self.read_early]
         return Source(
             text="\n".join(self.text) + "\n",
             entry=entry,
@@ -96,6 +120,9 @@ class CudaEmitter(Emitter):
                 "constants": tuple(self.constants),
                 "parameters": self.parameters,
                 "kinds": tuple(self.kinds),
+                "written": written,
+                "narrow": self.narrowed,
+                "apart": [[k, other] for k in early for other in written],
             },
         )
 
@@ -134,17 +161,27 @@ class CudaEmitter(Emitter):
                 self.parameter(name, "pointer", ["pointer", k])
             for axis in range(p.ndim):
                 if (p.name, axis) in extents:
-                    self.parameter(self.extent(p, axis), "i64", ["extent", k, axis])
+                    lines += self.count(self.extent(p, axis), ["extent", k, axis])
             for axis in range(p.ndim):
                 if (p.name, axis) in strides:
                     self.parameter(self.stride(p, axis), "i64", ["stride", k, axis])
         if any(isinstance(e, Special) and e.name == "threads" for e in nodes):
-            self.parameter(self.name("threads"), "i64", ["threads"])
+            lines += self.count(self.name("threads"), ["threads"])
         if self.reports:
             self.parameter("args", "i64", ["reports"])
         if any(isinstance(s, Barrier) and s.scope == "grid" for s in nodes):
             self.parameter(self.name("grid_state"), "i64", ["grid"])
         return lines
+
+    def count(self, name: str, row: list[Any]) -> list[str]:
+        """The parameter of an extent, or of a number of threads."""
+        if not self.narrow:
+            self.parameter(name, "i64", [*row, "i64"])
+            return []
+        self.narrowed = True
+        short = self.name(f"{name}_short")
+        self.parameter(short, "u32", [*row, "u32"])
+        return [f"{name} = u32_to_i64({short})"]
 
     def used_shapes(self, nodes: list[Any]) -> tuple[set[Any], set[Any]]:
         """The (array, axis) whose extents and strides the code reads."""
@@ -274,12 +311,13 @@ class CudaEmitter(Emitter):
         base, total = self.wide_base(s), each * len(names)
         if each >= 4 or total < 4:
             for k, v in enumerate(names):
-                suffix = f"{kind}_wide{total if k == 0 else each}"
+                suffix = f"{kind}_wide{total if k == 0 else each}{self.early(s.array)}"
                 self.line(depth, f"{self.name(v.name)} = load_{suffix}({base}, {k})")
             return
         words = [self.temporary(f"{s.array.name}_word") for _ in range(total // 4)]
         for k, word in enumerate(words):
-            self.line(depth, f"{word} = load_u32_wide{total if k == 0 else 4}({base}, {k})")
+            suffix = f"u32_wide{total if k == 0 else 4}{self.early(s.array)}"
+            self.line(depth, f"{word} = load_{suffix}({base}, {k})")
         for k, v in enumerate(names):
             word, part = words[k * each // 4], k % (4 // each)
             self.line(depth, f"{self.name(v.name)} = part_{kind}_{part}({word})")
@@ -305,6 +343,13 @@ class CudaEmitter(Emitter):
         base, where = address.split(", ", 1)
         return f"offset({base}, {times(group(where), str(itemsize(s.array.dtype)))})"
 
+    def early(self, array: Array) -> str:
+        """The suffix of loads that may go before stores."""
+        if array.name not in self.steady:
+            return ""
+        self.read_early.add(array.name)
+        return "_nc"
+
     def temporary(self, wanted: str) -> str:
         """A new variable of the text."""
         self.temporaries += 1
@@ -327,13 +372,38 @@ class CudaEmitter(Emitter):
     def expression(self, node: Expr) -> str:
         if isinstance(node, Special):
             if node.name in COORDINATES:
-                return f"{COORDINATES[node.name]}_{AXES[node.axis]}()"
+                name = COORDINATES[node.name]
+                if self.narrow and name in ("global", "total"):
+                    self.narrowed = True
+                    name = f"short_{name}"
+                return f"{name}_{AXES[node.axis]}()"
             if node.name == "threads":
                 return self.name("threads")
             return OTHERS[node.name]
         if isinstance(node, Address):
             return f"address({self.name(node.array.name)})"
+        if isinstance(node, Load) and node.array.name in self.steady:
+            suffix, address = self.address(node.array, node.indices, node.field)
+            if not suffix.endswith("_unaligned"):
+                return f"load_{suffix}{self.early(node.array)}({address})"
         return super().expression(node)
+
+
+def written_arrays(function: Function) -> set[str]:
+    """The arrays that a kernel writes."""
+    statements = ir.statements(function.body)
+    return {s.array.name for s in statements if isinstance(s, (Store, Atomic, WideStore))}
+
+
+def only_read(function: Function) -> frozenset[str]:
+    """The arguments whose elements stay as they are, unless other arguments overlap them.
+
+    None in a kernel with fences: they order what others write meanwhile.
+    """
+    if any(isinstance(s, (Fence, ir.Asm)) for s in ir.statements(function.body)):
+        return frozenset()
+    arrays = {p.name for p in function.parameters if isinstance(p, Array)}
+    return frozenset(arrays - written_arrays(function))
 
 
 def plain(array: Array) -> str:
@@ -380,20 +450,6 @@ def leaves(s: Statement) -> bool:
     if isinstance(s, (ir.Break, ir.Continue)):
         return True
     return isinstance(s, ir.If) and any(leaves(t) for b in ir.bodies(s) for t in b)
-
-
-def check(function: Function) -> None:
-    """UnsupportedError for what no CUDA kernel can do."""
-    if not is_cooperative(function):
-        return
-    *rest, last = function.body
-    for s in ir.statements((*rest, *(() if isinstance(last, Return) else (last,)))):
-        if isinstance(s, Return):
-            raise UnsupportedError(
-                "a thread that returns here is not there at the barrier of the grid",
-                s.place,
-                hint="put the work under a condition, and let every thread reach `grid.sync()`",
-            )
 
 
 def is_cooperative(function: Function) -> bool:

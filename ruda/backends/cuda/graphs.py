@@ -47,6 +47,11 @@ def check_recorded(module: Module, values: Sequence[Any]) -> None:
             f"`{module.name}` prints, asserts or checks: its reports are read after each launch, "
             "which a graph has not"
         )
+    if module.metadata["phases"]:
+        raise LaunchError(
+            f"`{module.name}` has threads that return before a barrier of the grid, so that it is "
+            "several launches, chosen as they go: put the work under a condition instead"
+        )
     for k, value in enumerate(values):
         if isinstance(value, np.ndarray) and not module.gpu.is_registered(value.ctypes.data):
             raise LaunchTypeError(
@@ -61,6 +66,9 @@ def launcher(module: Module, launch: Launch, values: Sequence[Any]) -> Callable[
 
     start, general = launching.parts(module, launch)
     checked = [general.argument(k, v) for k, v in enumerate(values)]
+    chosen = launching.suited(module, launch, checked)
+    if chosen is not module:
+        start, general = launching.parts(chosen, launch)
     addresses = {k: general.address(v, ()) for k, v in enumerate(checked)}
     numbers = general.numbers(checked, addresses, None)
     return lambda stream: start(numbers, stream)

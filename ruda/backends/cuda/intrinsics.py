@@ -14,7 +14,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from ruda.backends.cpu import complexes
+from ruda.backends.cpu import complexes, integers
 from ruda.backends.cpu import intrinsics as shared
 from ruda.backends.cpu.intrinsics import (
     BYTES,
@@ -63,12 +63,21 @@ REGISTERS = {"thread": "tid", "block": "ctaid", "block_dim": "ntid", "grid_dim":
 
 
 def _coordinate(name: str, axis: str) -> Intrinsic:
-    """`thread_x()`, `block_x()`, `block_dim_x()`, `grid_dim_x()`, `global_x()`, `total_x()`."""
+    """`thread_x()`, `block_x()`, `block_dim_x()`, `grid_dim_x()`, `global_x()`, `total_x()`.
+
+    `short_global_x()` and `short_total_x()` are known to be below 2**31.
+    """
 
     def lower(context: Any, builder: Any, a: Values) -> Any:
         b = builder
         if name in REGISTERS:
             return wide(b, sreg(b, f"{REGISTERS[name]}.{axis}"))
+        if name.startswith("short_"):
+            exact, threads = ("nuw", "nsw"), sreg(b, f"ntid.{axis}")
+            if name == "short_total":
+                return wide(b, b.mul(sreg(b, f"nctaid.{axis}"), threads, flags=exact))
+            start = b.mul(sreg(b, f"ctaid.{axis}"), threads, flags=exact)
+            return wide(b, b.add(start, sreg(b, f"tid.{axis}"), flags=exact))
         threads = wide(b, sreg(b, f"ntid.{axis}"))
         if name == "total":
             return b.mul(wide(b, sreg(b, f"nctaid.{axis}")), threads)
@@ -136,6 +145,23 @@ def _wide(access: str, dtype: str, nbytes: str) -> Intrinsic:
     if access == "load":
         return Intrinsic(NUMBA[dtype], where, load)
     return Intrinsic(types.void, (*where, NUMBA[dtype]), store)
+
+
+def _early(name: str) -> Intrinsic:
+    """`load_f32_nc(base, i)`, `load_f32_wide16_nc(base, i)`: nothing writes there meanwhile."""
+    found = resolve(name)
+    assert found is not None
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        before = len(builder.block.instructions)
+        value = found.lower(context, builder, a)
+        nothing = builder.module.add_metadata([])
+        for instruction in builder.block.instructions[before:]:
+            if isinstance(instruction, ir.LoadInstr):
+                instruction.set_metadata("invariant.load", nothing)
+        return value
+
+    return Intrinsic(found.result, found.arguments, lower)
 
 
 def _part(dtype: str, number: str) -> Intrinsic:
@@ -544,6 +570,17 @@ def _floor_divide(name: str, dtype: str) -> Intrinsic | None:
     return Intrinsic(kind, (kind, kind), lower)
 
 
+def _divide(name: str, dtype: str) -> Intrinsic:
+    """`floordiv` and `mod` of 32 bits by the GPU's routine: float64, as on the CPU, is slow."""
+    kind, part = NUMBA[dtype], ("floordiv", "mod").index(name)
+
+    def lower(context: Any, builder: Any, a: Values) -> Any:
+        x, y = (Value(builder, v, dtype) for v in a)
+        return integers.divide(x, y, vectors=False)[part].llvm
+
+    return Intrinsic(kind, (kind, kind), lower)
+
+
 def _mulhi(dtype: str) -> Intrinsic | None:
     """The high half of a product of 64 bits, without 128-bit integers."""
     kind = NUMBA[dtype]
@@ -554,7 +591,9 @@ def _mulhi(dtype: str) -> Intrinsic | None:
 # ---- by name -------------------------------------------------------------------------------------
 
 _PATTERNS: tuple[tuple[str, Callable[..., Intrinsic | None]], ...] = (
-    (r"(thread|block|block_dim|grid_dim|global|total)_([xyz])", _coordinate),
+    (r"(thread|block|block_dim|grid_dim|global|total|short_global|short_total)_([xyz])",
+     _coordinate),
+    (rf"(load_(?:{DTYPE})(?:_wide\d+)?)_nc", _early),
     (r"linear_(thread|block)", _linear),
     (r"lane", _lane),
     (r"address", _address),
@@ -577,6 +616,7 @@ _PATTERNS: tuple[tuple[str, Callable[..., Intrinsic | None]], ...] = (
     (rf"atomic_(\w+)_({DTYPE})_(global|shared|local)", _atomic),
     (r"mulhi_(i64|u64)", _mulhi),
     (r"(floordiv|mod)_(f32|f64)", _floor_divide),
+    (r"(floordiv|mod)_(i32|u32)", _divide),
     (rf"(\w+?)_({DTYPE})", _scalar),
 )  # fmt: skip
 # What the CPU has and a GPU has not.

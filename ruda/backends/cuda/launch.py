@@ -4,6 +4,10 @@ A launcher is a Python function made for one kernel and launch shape, with every
 change between launches in its constants: it compares each argument's type (an identity for device
 arrays), packs with one `struct` call and makes one call of the driver. Whatever it does not know
 goes the general way: NumPy arrays, which are copied there and back, reports, other streams.
+
+Code assumes what nearly all launches fulfil (`emit.ASSUMES`). Launches that do not - huge arrays,
+an array that is read and overlaps one that is written - run the same kernel made without that,
+which is compiled when one first comes.
 """
 
 from __future__ import annotations
@@ -15,22 +19,30 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ruda.backends.base import Asked, DeviceArray, Launch, observed, observers, tell_moved
+from ruda.backends.base import (
+    Asked,
+    Binary,
+    DeviceArray,
+    Launch,
+    observed,
+    observers,
+    tell_moved,
+)
 from ruda.backends.cpu import reports
 from ruda.backends.cuda.driver import INVALID_CONTEXT, Gpu, check, handle_of
-from ruda.dtypes import DType
+from ruda.backends.pool import Block as PoolBlock
+from ruda.dtypes import DType, float64, int64
 from ruda.errors import CheckError, DeviceError, LaunchError, LaunchTypeError, LaunchValueError
 from ruda.jit import kernel
 from ruda.jit.types import ArrayType, intern, type_of
 from ruda.settings import settings
 
 if TYPE_CHECKING:
-    from ruda.backends.base import Binary
     from ruda.jit.ir import Function
 
 HEADER_WORDS = 8  # before a report buffer: word 6 is its address, as in the CPU's argument block
@@ -40,6 +52,7 @@ LETTERS = {
     "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I", "u64": "Q",
     "f32": "f", "f64": "d", "bool": "B", "f16": "H", "bf16": "H", "c64": "f", "c128": "d",
 }  # fmt: skip
+STRONG = {"weak_int": int64, "weak_float": float64}
 WEAK = {"weak_int": int, "weak_float": float, "weak_complex": complex, "bool": bool}
 
 
@@ -53,6 +66,9 @@ class Module:
     metadata: Mapping[str, Any]
     types: tuple[Any, ...]  # of the arguments: ArrayType or DType
     fits: dict[int, tuple[int, int]]  # argument -> the range that a Python int must be in
+    source: Function
+    kept: bool  # whether the disk cache may keep code of this kernel
+    others: dict[tuple[str, ...], Module] = field(default_factory=dict)  # by what they assume
 
     @property
     def name(self) -> str:
@@ -76,7 +92,68 @@ def load(gpu: Gpu, binary: Binary, function: Function) -> Module:
     )
     places = {p.name: k for k, p in enumerate(function.parameters)}
     fits = {places[v.name]: dtype.range for v, dtype in function.fits if v.name in places}
-    return Module(gpu, module, entry, binary.metadata, kinds, fits)
+    return Module(gpu, module, entry, binary.metadata, kinds, fits, function, binary.kept)
+
+
+# ---- what code assumes ---------------------------------------------------------------------------
+
+NARROW = 1 << 31  # extents and numbers of threads of narrow code are below
+
+
+def suited(module: Module, launch: Launch, values: Sequence[Any]) -> Module:
+    """The module, or one that assumes less, for these arguments."""
+    arrays = [v for v in values if isinstance(v, (np.ndarray, DeviceArray))]
+    if module.metadata["narrow"] and is_huge(launch, arrays):
+        return made_assuming((), module)
+    pairs = module.metadata["apart"]
+    if pairs:
+        spans = {k: span_of(values[k]) for pair in pairs for k in pair}
+        for k, other in pairs:
+            (low, high), (start, end) = spans[k], spans[other]
+            if low < end and start < high:
+                return made_assuming(("narrow",), module)
+    return module
+
+
+def is_huge(launch: Launch, arrays: Sequence[Any]) -> bool:
+    """Whether extents or the launch need more than 31 bits."""
+    return threads_along_x(launch) >= NARROW or any(n >= NARROW for a in arrays for n in a.shape)
+
+
+def span_of(array: np.ndarray[Any, Any] | DeviceArray) -> tuple[int, int]:
+    """The addresses from the first byte of an array to behind its last; empty if it has none."""
+    if not array.size:
+        return 0, 0
+    if isinstance(array, np.ndarray):
+        return np.lib.array_utils.byte_bounds(array)
+    low, nbytes = array._span()
+    return array.storage.address + low, array.storage.address + low + nbytes
+
+
+def made_assuming(assumes: tuple[str, ...], module: Module) -> Module:
+    """The same kernel as code that assumes less."""
+    from ruda.backends.cuda.device import BACKEND
+    from ruda.jit import cache
+
+    with module.gpu.lock:
+        found = module.others.get(assumes)
+        if found is None:
+            target = {**BACKEND.target(module.gpu.name), "assumes": assumes}
+            source = BACKEND.emit(module.source, target)
+            parts: dict[str, str | bytes] = dict(cache.environment_parts(module.gpu.name))
+            parts |= {"name": module.name, "ir": source.text, "options": repr(source.options)}
+            parts["properties"] = repr(sorted(target.items()))
+            key = cache.key_of(parts)
+            entry = cache.lookup(key, parts=parts) if module.kept else None
+            if entry is not None:
+                binary = Binary(entry.payload, entry.metadata["binary"], entry.symbols)
+            else:
+                binary = BACKEND.compile(source, target)
+                if module.kept:
+                    kept = cache.Entry(binary.payload, {"binary": binary.metadata})
+                    cache.store(key, kept, parts=parts)
+            found = module.others[assumes] = load(module.gpu, binary, module.source)
+    return found
 
 
 # ---- the parameter block -------------------------------------------------------------------------
@@ -85,12 +162,13 @@ def load(gpu: Gpu, binary: Binary, function: Function) -> Module:
 def layout(rows: Sequence[Sequence[Any]]) -> tuple[str, tuple[int, ...]]:
     """struct's format of a parameter block, each value at a multiple of its size; and offsets.
 
-    >>> layout([["pointer", 0], ["scalar", 1, "f32", 0], ["extent", 0, 0]])
+    >>> layout([["pointer", 0], ["scalar", 1, "f32", 0], ["extent", 0, 0, "i64"]])
     ('<qf4xq', (0, 8, 16))
     """
     text, offsets, at = "<", [], 0
     for row in rows:
-        letter = LETTERS[row[2]] if row[0] == "scalar" else "q"
+        kind = {"scalar": 2, "extent": 3, "threads": 1}.get(row[0])
+        letter = "q" if kind is None else LETTERS[row[kind]]
         size = struct.calcsize(f"<{letter}")
         gap = -at % size
         text += f"{gap}x" if gap else ""
@@ -237,11 +315,24 @@ class General:
         self.warned: set[Any] = set()  # places of notes that were told
         self.rows = module.metadata["parameters"]
         self.written = frozenset(module.metadata["written"])
+        self.parted = module.metadata["phases"]
+        self.plainer: dict[Module, General] = {}  # for launches of which less can be assumed
 
     def __call__(self, *arguments: Any) -> None:
         module, gpu = self.module, self.module.gpu
         gpu.use()
         values = [self.argument(k, v) for k, v in enumerate(arguments)]
+        chosen = suited(module, self.launch, values)
+        if chosen is not module:
+            if chosen not in self.plainer:
+                self.plainer[chosen] = parts(chosen, self.launch)[1]
+            self.plainer[chosen].run(values)
+            return
+        self.run(values)
+
+    def run(self, values: Sequence[Any]) -> None:
+        """Launch with arguments that `argument` has looked at."""
+        module, gpu = self.module, self.module.gpu
         host = [
             (k, v)
             for k, v in enumerate(values)
@@ -257,11 +348,14 @@ class General:
             moved += span.high - span.low
         addresses = {k: self.address(v, spans) for k, v in enumerate(values)}
         report = self.report_buffer(handle) if self.sites else None
-        self.start(self.numbers(values, addresses, report), handle)
+        if self.parted is None:
+            self.start(self.numbers(values, addresses, report), handle)
+        else:
+            self.start_phases(values, addresses, report, handle)
         if handle:
             for value in values:
                 if isinstance(value, DeviceArray):
-                    value.storage.owner.used_in(handle)
+                    gpu.note_use(value.storage.owner, handle)
         if report is not None:
             asked = gpu.recent[-1] if gpu.recent else None
             gpu.pending.append(functools.partial(self.tell, report, handle, asked))
@@ -273,6 +367,39 @@ class General:
             gpu.synchronize_stream(handle)
         if moved:
             tell_moved(module.name, moved)
+
+    def start_phases(
+        self, values: Sequence[Any], addresses: Mapping[int, int], report: Any, handle: int
+    ) -> None:
+        """Launch what is between barriers of the grid, one after another, with memory for what
+        threads keep meanwhile."""
+        from ruda.jit import rounds
+
+        gpu, launch, names = self.module.gpu, self.launch, self.parted["rounds"]
+        threads = math.prod(launch.grid) * math.prod(launch.block)
+        kept = [gpu.allocate(threads * size) for size in self.parted["kept"]]
+        first = len(values) + 1 + len(names)
+        addresses = {**addresses, **{first + k: s.address for k, s in enumerate(kept)}}
+        schedule = rounds.unpack(self.parted["schedule"])
+        for phase, counts in rounds.phases(schedule, names, self.known(values)):
+            self.start(self.numbers([*values, phase, *counts], addresses, report), handle)
+        if handle:
+            for storage in kept:
+                gpu.note_use(storage.owner, handle)
+
+    def known(self, values: Sequence[Any]) -> dict[str, Any]:
+        """What a schedule of phases may read, by name."""
+        from ruda.jit import intrinsics, ir, rounds
+
+        shapes, scalars = {}, {}
+        for value, p in zip(values, self.module.source.parameters, strict=True):
+            if isinstance(p, ir.Array):
+                shapes[p.name] = value.shape
+            else:
+                scalars[p.name] = intrinsics.convert(value, STRONG.get(p.dtype.name, p.dtype))
+        launch = self.launch
+        sizes = rounds.launch_scalars(launch.grid, launch.block, launch.shared_bytes, shapes)
+        return scalars | sizes
 
     def argument(self, k: int, value: Any) -> Any:
         """An argument as it is, if the kernel was made for it; LaunchTypeError."""
@@ -325,13 +452,15 @@ class General:
             match row:
                 case ["pointer", k]:
                     out.append(addresses[k])
-                case ["extent", k, axis]:
+                case ["extent", k, axis, _]:
                     out.append(values[k].shape[axis])
                 case ["stride", k, axis]:
                     out.append(values[k].strides[axis])
                 case ["scalar", k, kind, part]:
-                    out.append(scalar(values[k], self.module.types[k], kind, part))
-                case ["threads"]:
+                    types = self.module.types
+                    dtype = types[k] if k < len(types) else int64  # of phases
+                    out.append(scalar(values[k], dtype, kind, part))
+                case ["threads", _]:
                     out.append(threads_along_x(self.launch))
                 case ["reports"]:
                     out.append(report.address)
@@ -447,6 +576,8 @@ def build(
     guards: Sequence[tuple[Any, Any, Any]],
 ) -> Callable[..., None]:
     """A launcher for a module and launch shape."""
+    if module.metadata["narrow"] and threads_along_x(launch) >= NARROW:
+        module = made_assuming((), module)
     gpu, metadata = module.gpu, module.metadata
     _, general = parts(module, launch)
     where = sys._getframe
@@ -472,7 +603,8 @@ def build(
         gpu.recent.append((module.name, frame.f_code, frame.f_lasti))
         general(*arguments)
 
-    if metadata["sites"] or metadata["cooperative"] or handle_of(launch.stream):
+    general_only = metadata["sites"] or metadata["cooperative"] or metadata["phases"]
+    if general_only or handle_of(launch.stream):
         return other
     return fast(module, launch, other, guards)
 
@@ -527,18 +659,24 @@ def suits(module: Module, arguments: Sequence[Any]) -> bool:
     return True
 
 
-_kinds: dict[tuple[Any, str], tuple[Any, str]] = {}
+Kind = tuple[Any, str, bool, bool]
+_kinds: dict[Kind, Kind] = {}
 
 
-def kind(array_type: Any, device: str) -> tuple[Any, str]:
-    """The one object for a type and device: launchers compare it instead of both."""
-    found = array_type, device
+def kind(array_type: Any, device: str, narrow: bool, own: bool) -> Kind:
+    """The one object for what launchers must know of an array: they compare it by identity.
+
+    `own`: the memory is of ruda's pool, so that no other storage overlaps it.
+    """
+    found = array_type, device, narrow, own
     return _kinds.setdefault(found, found)
 
 
-def kind_of(array: Any) -> tuple[Any, str]:
+def kind_of(array: Any) -> Kind:
     """That of a device array, which keeps it; AttributeError for anything else."""
-    found = array.__ruda_kind__ = kind(type_of(array), array.__ruda_device__)
+    narrow = all(n < NARROW for n in array.shape)
+    own = type(array.storage.owner) is PoolBlock
+    found = array.__ruda_kind__ = kind(type_of(array), array.__ruda_device__, narrow, own)
     return found
 
 
@@ -564,10 +702,13 @@ def fast(
     }  # fmt: skip
     names = [f"a{k}" for k in range(len(module.types))]
     tests: list[str] = []
+    foreign: list[str] = []  # the same for arrays that are in other libraries' memory
     for k, row in enumerate(module.types):
         if isinstance(row, ArrayType):
-            scope[f"t{k}"] = kind(row, gpu.name)
+            scope |= {f"t{k}": kind(row, gpu.name, True, True)}
+            scope |= {f"u{k}": kind(row, gpu.name, True, False)}
             tests.append(f"(a{k}.__ruda_kind__ or kind_of(a{k})) is t{k}")
+            foreign.append(f"(a{k}.__ruda_kind__ or kind_of(a{k})) in (t{k}, u{k})")
         else:
             scope[f"t{k}"] = WEAK.get(row.name) or row.numpy.type
             test = f"type(a{k}) is t{k}"
@@ -575,21 +716,32 @@ def fast(
                 low, high = module.fits[k]
                 test += f" and {low} <= a{k} <= {high}"
             tests.append(test)
+            foreign.append(test)
     for k, (holder, key, value) in enumerate(guards):
         scope |= {f"h{k}": holder, f"k{k}": key, f"v{k}": value}
         now = f"h{k}.cell_contents" if key is None else f"h{k}[k{k}]"
         tests.append(f"{now} is v{k}")
+        foreign.append(f"{now} is v{k}")
+    pairs = module.metadata["apart"]
+    apart = " and ".join(f"a{k}.storage is not a{other}.storage" for k, other in pairs) or "True"
     threads = str(threads_along_x(launch))
     rows = module.metadata["parameters"]
     packed = [threads if row[0] == "threads" else _packed(row, module.types) for row in rows]
     scope |= {"asarray": np.asarray, "u16": np.uint16, "__name__": __name__}
+    scope["overlapping"] = Overlapping(module, launch)
     numbers = ", ".join(map(str, shape))
-    condition = " and ".join(tests) or "True"
+    condition, outside = (" and ".join(rows) or "True" for rows in (tests, foreign))
     # A block is taken from the list, so that two threads never pack the same one.
     text = f"""
 def launch({", ".join([*(f"{n}=missing" for n in names), "*rest"])}, **keywords):
+    code = function
     try:
         good = {condition} and not rest and not keywords
+        if good:
+            if not ({apart}):
+                code = overlapping.function()
+        elif {outside} and not rest and not keywords:
+            good, code = True, overlapping.function()
     except (AttributeError, ValueError, KeyError):
         good = False
     if not good:
@@ -604,14 +756,14 @@ def launch({", ".join([*(f"{n}=missing" for n in names), "*rest"])}, **keywords)
     except error:
         return other({", ".join(names)})
     frame = getframe(1)
-    code = frame.f_code
-    if code is configured:
+    caller = frame.f_code
+    if caller is configured:
         frame = frame.f_back
-        code = frame.f_code
-    recent((name, code, frame.f_lasti))
-    (code,) = driver_launch(function, {numbers}, stream, block.address, 0)
-    if code:
-        failed(code, block.address, {numbers})
+        caller = frame.f_code
+    recent((name, caller, frame.f_lasti))
+    (error_code,) = driver_launch(code, {numbers}, stream, block.address, 0)
+    if error_code:
+        failed(error_code, code, block.address, {numbers})
     blocks.append(block)
 """
     exec(compile(text, "<ruda launcher>", "exec"), scope)
@@ -625,9 +777,22 @@ def bound(module: Module, launch: Launch, given: Sequence[Any]) -> Callable[...,
     It is called by plans, which know what they pass: nothing is looked at but the addresses of
     arrays, also of larger ones that they are views of, and numbers. None: not for this kernel.
     """
-    gpu, shape, metadata = module.gpu, shape_of(module, launch), module.metadata
-    if metadata["sites"] or metadata["cooperative"] or handle_of(launch.stream):
+    metadata = module.metadata
+    only_general = metadata["sites"] or metadata["cooperative"] or metadata["phases"]
+    if only_general or handle_of(launch.stream):
         return None
+    if metadata["narrow"] and is_huge(launch, [v for v in given if isinstance(v, DeviceArray)]):
+        module = made_assuming((), module)
+    gpu, shape, metadata = module.gpu, shape_of(module, launch), module.metadata
+    # Arrays that lie as these do overlap where their first elements are as near as this.
+    near = []
+    for k, other in metadata["apart"]:
+        (low, high), (start, end) = (
+            [at - given[j].pointer for at in span_of(given[j])] for j in (k, other)
+        )
+        if given[k].size and given[other].size:
+            near.append(f"{low - end} < a{other}.pointer - a{k}.pointer < {high - start}")
+    code = f"overlapping.function() if {' or '.join(near)} else function" if near else "function"
     text, offsets = layout(metadata["parameters"])
     packer = struct.Struct(text)
     scope: dict[str, Any] = {
@@ -637,13 +802,14 @@ def bound(module: Module, launch: Launch, given: Sequence[Any]) -> Callable[...,
         "recent": gpu.recent.append, "name": module.name, "getframe": sys._getframe,
         "failed": functools.partial(_failed, module), "asarray": np.asarray, "u16": np.uint16,
         "observers": observers, "observed": observed, "device": gpu.name, "__name__": __name__,
+        "overlapping": Overlapping(module, launch),
     }  # fmt: skip
 
     def packed(row: Sequence[Any]) -> str:
         match row:
-            case ["threads"]:
+            case ["threads", _]:
                 return str(threads_along_x(launch))
-            case ["extent", k, axis]:
+            case ["extent", k, axis, _]:
                 return str(int(given[k].shape[axis]))
             case ["stride", k, axis]:
                 return str(int(given[k].strides[axis]))
@@ -658,15 +824,16 @@ def launch({", ".join(f"a{k}" for k in range(len(module.types)))}):
     except IndexError:
         block = Block(size, offsets)
     pack({values})
+    chosen = {code}
     frame = getframe(1)
     recent((name, frame.f_code, frame.f_lasti))
     if observers:
         with observed("kernel", name, device):
-            (code,) = driver_launch(function, {numbers}, stream, block.address, 0)
+            (code,) = driver_launch(chosen, {numbers}, stream, block.address, 0)
     else:
-        (code,) = driver_launch(function, {numbers}, stream, block.address, 0)
+        (code,) = driver_launch(chosen, {numbers}, stream, block.address, 0)
     if code:
-        failed(code, block.address, {numbers})
+        failed(code, chosen, block.address, {numbers})
     blocks.append(block)
 """
     exec(compile(text, "<ruda launcher>", "exec"), scope)
@@ -678,7 +845,7 @@ def _packed(row: Sequence[Any], kinds: Sequence[Any]) -> str:
     match row:
         case ["pointer", k]:
             return f"a{k}.pointer"
-        case ["extent", k, axis]:
+        case ["extent", k, axis, _]:
             return f"a{k}.shape[{axis}]"
         case ["stride", k, axis]:
             return f"a{k}.strides[{axis}]"
@@ -691,12 +858,28 @@ def _packed(row: Sequence[Any], kinds: Sequence[Any]) -> str:
     raise LaunchError(f"no fast way for {row}")
 
 
-def _failed(module: Module, code: Any, parameters: int, *shape: int) -> None:
+class Overlapping:
+    """The code for arguments that overlap, or may: of the same parameters, compiled when needed."""
+
+    def __init__(self, module: Module, launch: Launch) -> None:
+        self.module, self.launch, self.made = module, launch, None
+
+    def function(self) -> Any:
+        if self.made is None:
+            module = self.module
+            if module.metadata["apart"]:
+                module = made_assuming(("narrow",), module)
+                parts(module, self.launch)  # which looks at its limits
+            self.made = module.function
+        return self.made
+
+
+def _failed(module: Module, code: Any, function: Any, parameters: int, *shape: int) -> None:
     """A launch that the driver refused: in a new thread the context is not there yet."""
     gpu = module.gpu
     if int(code) == INVALID_CONTEXT:
         gpu.use()
-        (code,) = gpu.driver.cuLaunchKernel(module.function, *shape, 0, parameters, 0)
+        (code,) = gpu.driver.cuLaunchKernel(function, *shape, 0, parameters, 0)
         if not code:
             return
     if gpu.lost:

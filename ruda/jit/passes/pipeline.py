@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ruda.errors import UnsupportedError
 from ruda.jit import ir, trace
 from ruda.jit.ir import Function
 from ruda.jit.passes.barriers import split_barriers
@@ -75,12 +76,30 @@ def accept_barriers(function: Function) -> Function:
     return function
 
 
+def part_where_threads_leave(function: Function) -> Function:
+    """Launches between barriers of the grid, if threads may return: they would be waited for."""
+    leaving = next((s for s in ir.statements(function.body) if isinstance(s, ir.Return)), None)
+    if leaving is None or not has_phases(function):
+        return function
+    try:
+        return split_phases(function, lambda f: f)
+    except UnsupportedError as error:
+        raise UnsupportedError(
+            "a thread that returns here is not there at the barrier of the grid",
+            leaving.place,
+            hint="put the work under a condition, and let every thread reach `grid.sync()`; "
+            f"launches in place of the barrier are not possible either: {error.msg}",
+        ) from None
+
+
 PIPELINE: dict[str, tuple[Pass, ...]] = {
     "cpu": (
         simplify, join_conditions, remove_wraps, spread, hoist_guards, prefetch_rounds, poll_loops,
     ),
     "wgpu": (simplify, join_conditions, remove_wraps, meet_in_phases),
-    "cuda": (simplify, join_conditions, remove_wraps, accept_barriers, coarsen),
+    "cuda": (
+        simplify, join_conditions, remove_wraps, accept_barriers, coarsen, part_where_threads_leave,
+    ),
     "ascend": (simplify, join_conditions, remove_wraps, meet),
     "ascend-910b": (simplify, join_conditions, remove_wraps, spread_plainly, hoist_guards),
 }  # fmt: skip

@@ -246,12 +246,17 @@ class FakeDriver:
             self.captured.append((function, [*shape, kept.address, extra], kept))
             return (Code(0),)
         action = self.kernels.get(function)
-        self.launches.append({"shape": tuple(shape), "shared": shared, "stream": stream})
+        self.launches.append(
+            {"shape": tuple(shape), "shared": shared, "stream": stream, "code": function}
+        )
         if action is not None:
             action(parameters)
         return (Code(0),)
 
     # ---- graphs
+
+    def cuStreamIsCapturing(self, stream: Any) -> Any:
+        return Code(0), 0
 
     def cuStreamBeginCapture(self, stream: Any, mode: Any) -> Any:
         self.captured = []

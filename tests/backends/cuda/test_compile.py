@@ -75,8 +75,8 @@ F32 = "f32[::1]"
 def test_saxpy_is_what_one_would_write():
     text, attributes = compiled(saxpy, "f32", F32, F32, F32)
     assert ".target sm_90a" in text
-    assert text.count("ld.global.v4.f32") == 2 and text.count("st.global.v4.f32") == 1
-    assert text.count("ld.global.f32") == 2 and text.count("st.global.f32") == 1  # what is left
+    assert text.count("ld.global.nc.v4.f32") == 2 and text.count("st.global.v4.f32") == 1
+    assert text.count("ld.global.nc.f32") == 2 and text.count("st.global.f32") == 1  # what is left
     assert text.count("fma.rn.f32") == 5
     assert ".f64" not in text
     # Three pointers, one extent, one number, and the threads of the launch.
@@ -113,7 +113,7 @@ def test_accesses_are_wide(dtype, instruction):
 
     for kernel, kind in ((once, "[::1]"), (strided, "[::1]"), (matrix, "[:,::1]")):
         text, attributes = compiled(kernel, dtype + kind, dtype + kind)
-        assert f"ld.global.{instruction}" in text and f"st.global.{instruction}" in text
+        assert f"ld.global.nc.{instruction}" in text and f"st.global.{instruction}" in text
         assert attributes["registers"] <= 40
 
 
@@ -121,9 +121,9 @@ def test_machine_code_has_wide_accesses():
     function, _ = saxpy.translate(tuple(map(ruda_type, ("f32", F32, F32, F32))))
     code = BACKEND.assembly(BACKEND.emit(function, TARGET), TARGET)
     if compiler.disassembler() is None:
-        assert "ld.global.v4" in code  # PTX alone
+        assert "ld.global.nc.v4" in code  # PTX alone
     else:
-        assert code.count("LDG.E.128") == 2 and code.count("STG.E.128") == 1
+        assert len(re.findall(r"LDG.E.128(.CONSTANT)?", code)) == 2 and code.count("STG.E.128") == 1
 
 
 def test_fma_only_where_allowed():
@@ -267,7 +267,9 @@ def test_too_much_shared_memory_is_told():
         compiled(greedy, F32)
 
 
-def test_return_before_a_grid_barrier_is_refused():
+def test_return_before_a_grid_barrier_makes_launches_of_a_kernel():
+    """A block whose threads are gone would be waited for; without returns, one launch does it."""
+
     @ruda.jit
     def early(x):
         i = ruda.grid(1)
@@ -277,8 +279,29 @@ def test_return_before_a_grid_barrier_is_refused():
         ruda.cg.this_grid().sync()
         x[i] += x[0]
 
+    @ruda.jit
+    def staying(x):
+        i = ruda.grid(1)
+        if i < x.size:
+            x[i] = 1
+        ruda.cg.this_grid().sync()
+        if i < x.size:
+            x[i] += x[0]
+
+    @ruda.jit
+    def until(x):
+        while x[0] > 0:
+            if x[1] > 3:
+                return
+            ruda.cg.this_grid().sync()
+
     with pytest.raises(UnsupportedError, match="not there at the barrier of the grid"):
-        compiled(early, F32)
+        compiled(until, F32)
+    for kernel, cooperative in ((early, False), (staying, True)):
+        source = source_of(kernel, (ruda_type(F32),))
+        assert source.options["cooperative"] is cooperative
+        assert (source.options["phases"] is None) is cooperative
+        assert ("bar.sync" in compiler.source_ptx(source, TARGET)) is cooperative
 
 
 def test_other_chips():
@@ -298,6 +321,129 @@ def test_without_a_driver_it_says_so():
     with pytest.raises(ruda.errors.DeviceNotFoundError, match="NVIDIA driver"):
         ruda.select_device("cuda")
     assert not ruda.is_available("cuda")
+
+
+# ---- what code assumes ---------------------------------------------------------------------------
+
+
+@ruda.jit
+def unravel(x, out):
+    """Indices by hand: a quotient and a remainder."""
+    i = ruda.grid(1)
+    if i < x.shape[0] * x.shape[1]:
+        row, column = i // x.shape[1], i % x.shape[1]
+        out[column, row] = x[row, column]
+
+
+@ruda.jit
+def repeating(x, w, out):
+    """Quotients of a loop's variable, which only intervals know to be small."""
+    i = ruda.grid(1)
+    s = 0.0
+    for k in range(x.shape[0]):
+        s += x[k, i % w.shape[0]] * w[k % w.shape[0], k // 3 % 7]
+    out[i, 0] = s
+
+
+def assuming(kernel, *types, assumes):
+    """PTX and machine code of a kernel under assumptions."""
+    function, _ = kernel.translate(tuple(map(ruda_type, types)))
+    source = BACKEND.emit(function, {**TARGET, "assumes": assumes})
+    text = compiler.source_ptx(source, TARGET)
+    binary, tool = compiler.cubin(text, "90a")[0], compiler.disassembler()
+    return text, compiler.sass(binary, tool) if tool is not None else text
+
+
+@pytest.mark.parametrize("kernel", [unravel, repeating], ids=["unravel", "repeating"])
+def test_indices_are_divided_in_32_bits_where_sizes_allow(kernel):
+    types = ("f32[:,::1]",) * len(kernel.parameters)
+    short, code = assuming(kernel, *types, assumes=("narrow", "apart"))
+    wide, wide_code = assuming(kernel, *types, assumes=())
+    quotients = r"(div|rem)\.[su]64"
+    assert not re.search(quotients, short) and re.search(r"(div|rem)\.u32", short)
+    assert re.search(quotients, wide)
+    assert ".f64" not in short and ".f64" not in wide
+    count = [len(re.findall(r"/\*[0-9a-f]{4,}\*/ ", text)) for text in (code, wide_code)]
+    assert 3 * count[0] < 2 * count[1] or compiler.disassembler() is None
+    assert short.count(".param .u64") == len(types)  # the pointers
+
+
+def test_constants_are_no_reason_for_32_bits():
+    """Of which a matrix product would need more registers."""
+
+    @ruda.jit
+    def tiles(x):
+        i = ruda.grid(1)
+        if i < x.size:
+            x[i // 16 * 16 + i % 16] = 1
+
+    both = [assuming(tiles, F32, assumes=a)[0] for a in (("narrow", "apart"), ())]
+    assert both[0] == both[1]
+
+
+def test_quotients_of_int32_are_the_chips():
+    @ruda.jit
+    def both(x, y, out):
+        i = ruda.grid(1)
+        if i < out.size:
+            out[i] = x[i] // y[i] + x[i] % y[i]
+
+    for kind in ("i32[::1]", "u32[::1]"):
+        assert ".f64" not in compiled(both, kind, kind, kind)[0]
+
+
+def test_thread_indices_are_short_without_assumptions():
+    @ruda.jit
+    def lanes(x, n):
+        t = ruda.threadIdx.x
+        x[t // 3 * 7 + t % 5] = n
+
+    wide, _ = assuming(lanes, "f32[::1]", "int", assumes=())
+    assert not re.search(r"(div|rem|mul\.hi)\.[su]64", wide)
+
+
+def test_arrays_that_are_only_read_are_read_through_the_texture_cache():
+    @ruda.jit
+    def blend(x, y, out):
+        i, j = ruda.grid(2)
+        for k in range(8):
+            out[i, j] += x[i, k] * y[k, j]
+
+    kinds = ("f32[:,::1]",) * 3
+    text, code = assuming(blend, *kinds, assumes=("narrow", "apart"))
+    assert text.count("ld.global.nc.f32") == 16
+    assert re.search(r"ld\.global\.f32", text) and text.count("ld.global.f32") < 9  # of out
+    if compiler.disassembler() is not None:
+        assert code.count("CONSTANT") == 16
+    assert ".nc" not in assuming(blend, *kinds, assumes=("narrow",))[0]
+
+
+def test_written_arrays_and_what_fences_order_are_read_plainly():
+    @ruda.jit
+    def counting(x, out):
+        i = ruda.grid(1)
+        ruda.atomic.add(x, 0, 1)
+        out[i] = x[i]
+
+    @ruda.jit
+    def fenced(x, out):
+        i = ruda.grid(1)
+        before = x[0]
+        ruda.threadfence()
+        out[i] = x[i] + before
+
+    @ruda.jit
+    def swapped(x, y, n):
+        i = ruda.grid(1)
+        a, b = x, y
+        for _ in range(n):
+            b[i] = a[i] + 1
+            a, b = b, a
+
+    for kernel, kinds in (
+        (counting, ("i32[::1]",) * 2), (fenced, (F32,) * 2), (swapped, (F32, F32, "int")),
+    ):  # fmt: skip
+        assert ".nc" not in compiled(kernel, *kinds)[0], kernel
 
 
 # ---- loops ---------------------------------------------------------------------------------------
@@ -396,7 +542,9 @@ def test_loops_multiply_no_addresses(kernel):
         return
     loops = innermost_loops(code)
     assert loops
+    step = r"IMAD\.WIDE(\.U32)? (R\d+), R\d+, 0x\w+, \2$"  # an address goes on by a multiple
     for loop in loops:
+        loop = [text for text in loop if not re.match(step, text)]
         wide = [text for text in loop if re.match(r"(@\S+ )?U?(IMAD\.WIDE|IMAD\.HI|SEL\b)", text)]
         assert not wide, "\n".join(loop)
 
@@ -446,7 +594,7 @@ def test_loops_of_every_step_are_counted(start, stop, step):
         source = source_of(kernel, tuple(map(ruda_type, types)))
         found = {}
         put = functools.partial(lambda found, base, at, value: found.__setitem__(at, value), found)
-        scope = {"trips": trips, "store_i64": put, "wrap": lambda i, n: i}
+        scope = {"trips": trips, "store_i64": put, "wrap": lambda i, n: i, "u32_to_i64": int}
         exec(source.text, scope)
         given = {"out": None, "first": start, "last": stop, "each": step}
         rows = source.options["parameters"]

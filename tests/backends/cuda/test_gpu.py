@@ -109,12 +109,138 @@ def test_wide_accesses_at_any_offset(n, offset, rng):
     assert np.count_nonzero(few.copy_to_host()[32:]) == 0
 
 
+@ruda.jit
+def fold(x, y, n):
+    """Reads x early and often, and writes y between."""
+    i = ruda.grid(1)
+    if i < y.size:
+        for k in range(n):
+            y[i] += x[i] * 2 + k
+
+
+@ruda.jit
+def turn(x, out):
+    i = ruda.grid(1)
+    if i < x.shape[0] * x.shape[1]:
+        row, column = i // x.shape[1], i % x.shape[1]
+        out[column, row] = x[row, column]
+
+
+@pytest.mark.parametrize("start", [(0, 0), (0, 500), (7, 7), (500, 0)])
+def test_arguments_that_overlap(start, rng):
+    """A thread reads what it has written through another argument."""
+    host = rng.integers(0, 9, 1000).astype(np.int64)
+    want, n = host.copy(), 500
+    a, b = (slice(s, s + n) for s in start)
+    for k in range(5):
+        want[b] += want[a] * 2 + k
+    d, t = ruda.to_device(host), ruda.to_device(host)
+    for _ in range(2):  # the general way, and the fast one, which has seen others first
+        fold[8, 64](ruda.to_device(host[a]), ruda.to_device(host[b]), 5)
+    fold[8, 64](d[a], d[b], 5)
+    assert np.array_equal(d.copy_to_host(), want)
+    with ruda.capture() as graph:
+        fold[8, 64](t[a], t[b], 5)
+    graph.replay()
+    assert np.array_equal(t.copy_to_host(), want)
+    fold[8, 64](host[a], host[b], 5)
+    assert np.array_equal(host, want)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1000), (1000, 3), (257, 129)])
+def test_indices_by_quotients(shape, rng):
+    x = rng.standard_normal(shape, np.float32)
+    out = ruda.to_device(np.zeros(shape[::-1], np.float32))
+    for _ in range(3):
+        turn[-(-x.size // 128), 128](ruda.to_device(x), out)
+    assert np.array_equal(out.copy_to_host(), x.T)
+
+
+def test_arrays_and_launches_beyond_31_bits():
+    """Elements behind 2**31, and as many threads: narrow code would write elsewhere."""
+
+    @ruda.jit
+    def mark(x):
+        i = ruda.grid(1)
+        every = ruda.blockDim.x
+        if i < x.size and i % every == 0:
+            x[i // every * every] = i // every % 100 + 1
+
+    n = (1 << 31) + 5000
+    x = ruda.device_array(n, np.uint8)
+    for part in (x[: 1 << 20], x[-(1 << 20) :], x[(1 << 31) - (1 << 19) :][: 1 << 20]):
+        part.copy_to_device(np.zeros(part.size, np.uint8))
+    mark[-(-n // 256), 256](x)
+    last = n // 256 * 256
+    assert last >= 1 << 31
+    assert x[last : last + 2].copy_to_host().tolist() == [last // 256 % 100 + 1, 0]
+    assert x[:2].copy_to_host().tolist() == [1, 0]
+    mark[-(-n // 256), 256](x[:1000])  # a small array in a launch that is as large
+    small = ruda.to_device(np.zeros(1000, np.uint8))
+    mark[4, 256](small)
+    assert small.copy_to_host().sum() == 1 + 2 + 3 + 4
+
+
 def test_more_memory_than_there_is():
     _, total = driver.gpu("cuda").memory_info()
     with pytest.raises(OutOfMemoryError, match="bytes asked for"):
         ruda.device_array(total + 1, np.uint8)
     x = ruda.to_device(np.ones(1000, np.float32))
     assert x.copy_to_host().sum() == 1000
+
+
+def test_memory_that_runs_out_between_launches_loses_nothing():
+    x, out = (ruda.to_device(np.zeros(1 << 20, np.float32)) for _ in range(2))
+    _, total = driver.gpu("cuda").memory_info()
+    for k in range(20):
+        fill[1 << 12, 256](x if k % 2 else out, float(k))
+        if k % 5 == 0:
+            with pytest.raises(OutOfMemoryError, match="bytes asked for"):
+                ruda.device_array(total, np.uint8)
+            with pytest.raises(OutOfMemoryError), ruda.config(memory_limit=1):
+                out.copy()
+    assert np.all(x.copy_to_host() == 19) and np.all(out.copy_to_host() == 18)
+
+
+@ruda.jit
+def hungry(x, out):
+    """120 numbers a thread that live across a barrier."""
+    t = ruda.grid(1)
+    kept = ruda.local.array(120, ruda.float32)
+    for k in range(120):
+        kept[k] = x[k, t]
+    ruda.syncthreads()
+    total = 0.0
+    for k in range(120):
+        total += kept[k] * kept[119 - k]
+    out[t] = total
+
+
+def test_too_many_registers_or_threads():
+    x = ruda.to_device(np.ones((120, 1024), np.float32))
+    out = ruda.to_device(np.zeros(1024, np.float32))
+    hungry[8, 128](x, out)
+    with pytest.raises(LaunchValueError, match=r"`hungry` needs \d+ registers a thread"):
+        hungry[1, 1024](x, out)
+    with pytest.raises(LaunchValueError, match="at most 1024"):
+        fill[1, 2048](out, 1.0)
+    with pytest.raises(LaunchValueError, match="has 70000 on axis y"):
+        fill[(1, 70_000), 32](out, 1.0)
+    assert np.all(out.copy_to_host() == 120), "nothing was lost"
+
+
+def test_freed_arrays_and_copies_of_the_wrong_size():
+    x = ruda.to_device(np.ones(4, np.float32))
+    with pytest.raises(ValueError, match="shape"):
+        x.copy_to_device(np.zeros(5, np.float32))
+    with pytest.raises(ValueError, match="shape"):
+        x.copy_to_host(np.zeros(3, np.float32))
+    fill[1, 32](x, 2.0)
+    assert x.copy_to_host().tolist() == [2] * 4
+    x.free()
+    for use in (x.copy_to_host, lambda: fill[1, 32](x, 1.0)):
+        with pytest.raises(DeviceError, match="freed"):
+            use()
 
 
 def test_launches_from_many_threads():

@@ -106,7 +106,7 @@ def test_jax_arrays_are_read_without_a_copy():
 def test_launches_wait_for_the_streams_of_others_and_they_for_ours(library):
     """A long kernel in one stream, what reads its result in another: through DLPack both ways."""
     module = pytest.importorskip(library)
-    ours, theirs = ruda.stream(), (module.cuda if library == "torch" else module).Stream
+    ours, theirs = ruda.stream(), module.cuda.Stream
     spin[1, 1](ruda.to_device(np.zeros(1, np.float32)), 1)  # compiled before
     for _ in range(3):
         x = ruda.to_device(np.zeros(1, np.float32))

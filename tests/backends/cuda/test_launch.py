@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import re
 import sys
 import threading
 from pathlib import Path
@@ -18,6 +19,7 @@ from ruda.backends.cuda import driver
 from ruda.backends.cuda.launch import layout
 from ruda.errors import (
     DeviceError,
+    DeviceNotFoundError,
     LaunchError,
     LaunchTypeError,
     LaunchValueError,
@@ -402,6 +404,30 @@ def test_block_used_in_another_stream_waits_for_it(fake):
     assert address in [a.pointer for a in y]
 
 
+def test_memory_may_outlive_the_streams_that_used_it(fake):
+    """The driver does not forgive an event that is recorded in a stream that is gone."""
+    kernel, arrays = saxpy_kernel(), [ruda.to_device(np.zeros(4, np.float32)) for _ in range(3)]
+    stream = ruda.stream()
+    kernel[1, 32, stream](1.0, *arrays)
+    d = ruda.to_device(np.zeros(4, np.float32), stream=stream)
+    del kernel, stream
+    gc.collect()
+    fake.calls.clear()
+    arrays[0].__dlpack__(stream=None)
+    assert fake.calls.count("cuStreamWaitEvent") == 1
+    del arrays, d
+    gc.collect()
+    assert "cuEventRecord" not in fake.calls
+    assert driver.gpu("cuda:0").moments == {}
+
+
+def test_another_librarys_memory_in_a_stream(fake):
+    x = ruda.to_device(np.zeros(4, np.float32))
+    theirs = ruda.from_dlpack(Interface(x))
+    saxpy_kernel()[1, 32, ruda.stream()](1.0, theirs, theirs, x)
+    assert len(fake.launches) == 1
+
+
 def test_fork_is_told(fake, monkeypatch):
     x = ruda.to_device(np.zeros(4, np.float32))
     monkeypatch.setattr(driver, "_forked", True)
@@ -498,6 +524,159 @@ def test_a_late_report_names_the_launch(fake, monkeypatch):
     assert error.value.__notes__ == [f"`asserts` was launched at {__file__}, line {line}"]
 
 
+def test_returns_before_barriers_of_the_grid_become_launches(fake):
+    @ruda.jit
+    def rounds(x, n):
+        i = ruda.grid(1)
+        if i >= x.size:
+            return
+        for k in range(n):
+            x[i] += k
+            ruda.cg.this_grid().sync()
+        x[i] = -x[i]
+
+    seen = []
+
+    class Formats(dict):
+        def get(self, code, default=None):
+            return lambda parameters: seen.append(values(parameters, "qqqqqq")[3:])
+
+    fake.kernels = Formats()
+    d = ruda.to_device(np.zeros(50, np.float32))
+    rounds[2, 32](d, 3)
+    held = seen[0][-1]  # the memory of who is gone
+    assert seen == [[0, 0, held], *([1, k, held] for k in range(3)), [2, 2, held]]
+    assert all(entry["shape"] == (2, 1, 1, 32, 1, 1) for entry in fake.launches)
+    rounds[1 << 20, 256](d, 0)  # as many blocks as one likes
+    with pytest.raises(LaunchError, match="several launches"), ruda.capture():
+        rounds[2, 32](d, 3)
+
+
+# ---- what code assumes, and launches that do not fulfil it ---------------------------------------
+
+
+class Interface:
+    """Another library's array, over memory of the fake device."""
+
+    def __init__(self, d, **changes):
+        self.__cuda_array_interface__ = d.__cuda_array_interface__ | changes
+
+
+def code_of(fake, kernel, shape, *arguments):
+    """The code that the general way chooses, then the fast one where it serves."""
+    fake.launches.clear()
+    for _ in range(3):
+        kernel[shape](*arguments)
+    return [entry["code"] for entry in fake.launches]
+
+
+def test_overlapping_arguments_run_code_that_allows_it(fake):
+    kernel, shape = saxpy_kernel(), (1, 64)
+    x, y, out = (ruda.to_device(np.arange(64, dtype=np.float32)) for _ in range(3))
+    first, *rest = code_of(fake, kernel, shape, 2.0, x, y, out)
+    assert rest == [first] * 2
+    for arguments in (
+        (x, y, y), (x, x, x), (x[:32], y, x[16:48]), (out, x[::1], out),
+        (Interface(x), y, x), (ruda.from_dlpack(Interface(x)), y, x),
+    ):  # fmt: skip
+        codes = code_of(fake, kernel, shape, 2.0, *arguments)
+        assert first not in codes and len(set(codes)) == 1
+    assert code_of(fake, kernel, shape, 2.0, x, y, out) == [first] * 3
+    assert code_of(fake, kernel, shape, 2.0, x, x, out) == [first] * 3  # both are only read
+    a, b = np.ones(64, np.float32), np.ones(64, np.float32)
+    assert code_of(fake, kernel, shape, 2.0, a, a, b) == [first] * 3
+    assert first not in code_of(fake, kernel, shape, 2.0, a, b, b)
+    assert code_of(fake, kernel, shape, 2.0, a[:32], a[:32], a[32:]) == [first] * 3
+    assert code_of(fake, kernel, shape, 2.0, a[:0], a[:0], a[:0]) == [first] * 3
+
+
+def test_arguments_in_other_libraries_memory_may_overlap(fake):
+    kernel, shape = saxpy_kernel(), (1, 64)
+    x, y, out = (ruda.to_device(np.arange(64, dtype=np.float32)) for _ in range(3))
+    apart = code_of(fake, kernel, shape, 2.0, x, y, out)[0]
+    theirs = ruda.from_dlpack(Interface(out))
+    careful = code_of(fake, kernel, shape, 2.0, x, y, y)[0]
+    assert careful != apart
+    # Not looked at closely: the launcher knows that memory of its own pool is apart, nothing else.
+    assert code_of(fake, kernel, shape, 2.0, x, y, theirs) == [careful] * 3
+
+
+def test_bound_launchers_compare_addresses(fake):
+    """What plans call: arrays as the given ones, wherever they are."""
+    kernel = saxpy_kernel()
+    x, y, out = (ruda.to_device(np.arange(64, dtype=np.float32)) for _ in range(3))
+    kernel[1, 64](2.0, x[:32], y[::2], out[:32])
+    apart = fake.launches[-1]["code"]
+    (made,) = next(iter(kernel._specialisations.values()))
+    given = (2.0, x[:32], y[::2], out[:32])
+    launch = base.Launch((1, 1, 1), (64, 1, 1))
+    bound = backends.get("cuda").bound(made.module, launch, given)
+
+    def code(*arguments):
+        bound(2.0, *arguments)
+        return fake.launches[-1]["code"]
+
+    assert code(*given[1:]) == apart
+    careful = code(x[:32], y[::2], x[:32])
+    assert careful != apart
+    assert code(x[:32], y[::2], x[32:]) == apart == code(x[32:], y[::2], x[:32])
+    assert code(x[:32], y[::2], x[31:63]) == careful == code(x[1:33], y[::2], x[32:])
+    assert code(x[:32], y[::2], y[:32]) == careful == code(x[:32], y[1::2], y[32:])
+
+
+def test_huge_arrays_and_launches_run_code_of_64_bits(fake):
+    @ruda.jit
+    def mark(x, n):
+        i = ruda.grid(1)
+        if i < x.shape[0]:
+            x[i // ruda.gridDim.x] = n
+
+    d = ruda.to_device(np.zeros(4, np.int8))
+    seen = []
+
+    class Formats(dict):
+        def get(self, code, default=None):
+            return lambda parameters: seen.append(code)
+
+    fake.kernels = Formats()
+    short = code_of(fake, mark, (1, 32), d[::1], 3)[0]
+    below, huge = (Interface(d, shape=(n,), strides=(0,)) for n in ((1 << 31) - 1, 1 << 31))
+    strided = code_of(fake, mark, (1, 32), below, 3)
+    wide = code_of(fake, mark, (1, 32), huge, 3)
+    assert len({short, strided[0], wide[0]}) == 3 and len(set(wide)) == 1
+    many = code_of(fake, mark, (1 << 23, 256), d, 3)
+    assert len(set(many)) == 1 and many[0] not in (short, *strided)
+    assert code_of(fake, mark, ((1 << 23) - 1, 256), d, 3) == [short] * 3
+
+
+def test_graphs_choose_the_code_for_what_they_hold(fake):
+    kernel = saxpy_kernel()
+    x, y, out = (ruda.to_device(np.arange(64, dtype=np.float32)) for _ in range(3))
+    kernel[1, 64](2.0, x, y, out)
+    apart = fake.launches[-1]["code"]
+    fake.formats = "dqqqqq"
+    with ruda.capture() as graph:
+        kernel[1, 64](2.0, x, y, out)
+        kernel[1, 64](2.0, x, y, y)
+    fake.launches.clear()
+    graph.replay()
+    first, second = (entry["code"] for entry in fake.launches)
+    assert first == apart != second
+
+
+def test_code_that_assumes_less_is_kept_on_the_disk(fake, monkeypatch):
+    from ruda.backends.cuda import compile as compiler
+
+    compiled = []
+    real = compiler.compile_source
+    monkeypatch.setattr(compiler, "compile_source", lambda *a: compiled.append(1) or real(*a))
+    x, y = (ruda.to_device(np.arange(64, dtype=np.float32)) for _ in range(2))
+    for _ in range(2):  # two kernels of the same text
+        saxpy_kernel()[1, 64](3.0, x, y, y)
+        assert len(compiled) <= 2
+    assert fake.launches[0]["code"] == fake.launches[1]["code"]
+
+
 # ---- faults, as they may come at any moment ------------------------------------------------------
 
 
@@ -541,6 +720,56 @@ def test_nothing_is_lost_when_memory_runs_out_between_launches(fake):
     kernel[1, 32](3.0, out, x, out)
     assert out.copy_to_host().tolist() == [7] * 4
     assert len(fake.launches) == 2
+
+
+WRONG_COPIES = {
+    "fewer": (lambda d: d.copy_to_device(np.zeros(3, np.float32)), ValueError, r"\(4,\).*\(3,\)"),
+    "more": (lambda d: d.copy_to_device(np.zeros(5, np.float32)), ValueError, r"\(4,\).*\(5,\)"),
+    "dtype": (lambda d: d.copy_to_device(np.zeros(4, np.int32)), TypeError, "float32.*int32"),
+    "a device's": (lambda d: d.copy_to_device(d[:2]), ValueError, r"\(4,\).*\(2,\)"),
+    "to the host": (lambda d: d.copy_to_host(np.zeros(5, np.float32)), ValueError, r"\(5,\)"),
+    "dtype to the host": (lambda d: d.copy_to_host(np.zeros(4, int)), TypeError, "float32"),
+    "a slice": (lambda d: d.__setitem__(slice(1, 3), np.zeros(3, np.float32)), ValueError, "3"),
+}
+
+
+@pytest.mark.parametrize(("copy", "error", "text"), WRONG_COPIES.values(), ids=WRONG_COPIES)
+def test_copies_of_the_wrong_size_move_nothing(fake, copy, error, text):
+    d = ruda.to_device(np.arange(4, dtype=np.float32))
+    fake.calls.clear()
+    with pytest.raises(error, match=text):
+        copy(d)
+    assert not any("Memcpy" in name for name in fake.calls)
+    assert d.copy_to_host().tolist() == [0, 1, 2, 3]
+
+
+USES_OF_THE_FREED = {
+    "copy_to_host": lambda kernel, d: d.copy_to_host(),
+    "copy_to_device": lambda kernel, d: d.copy_to_device(np.zeros(4, np.float32)),
+    "launch": lambda kernel, d: kernel[1, 32](1.0, d, d, d),
+    "a view": lambda kernel, d: d[1:],
+    "DLPack": lambda kernel, d: d.__dlpack__(),
+    "the CUDA array interface": lambda kernel, d: d.__cuda_array_interface__,
+    "free": lambda kernel, d: d.free(),
+}
+
+
+@pytest.mark.parametrize("use", USES_OF_THE_FREED.values(), ids=USES_OF_THE_FREED)
+def test_uses_after_free_are_refused(fake, use):
+    kernel, d = saxpy_kernel(), ruda.to_device(np.zeros(4, np.float32))
+    kernel[1, 32](1.0, d, d, d)
+    d.free()
+    launched = len(fake.launches)
+    with pytest.raises(DeviceError, match="freed"):
+        use(kernel, d)
+    assert len(fake.launches) == launched
+
+
+@pytest.mark.parametrize("name", ["cuda:1", "cuda:99", "cuda:-1", "cuda:x", "cuda:0:1", "cuda:"])
+def test_device_names_out_of_range(fake, name):
+    for use in (ruda.device, ruda.select_device, ruda.set_default_device):
+        with pytest.raises(DeviceNotFoundError, match=re.escape(name)):
+            use(name)
 
 
 USES_OF_THE_DEAD = {
