@@ -224,8 +224,8 @@ def vulkan_rows() -> list[Row]:
         import numba_vulkan as nv
 
         from benchmarks import peers_numba_vulkan as peers
-    except ImportError:
-        print("numba-vulkan is not installed: no rows", file=sys.stderr)
+    except ImportError as error:
+        print(f"numba-vulkan is not measured: {error}", file=sys.stderr)
         return []
     with ruda.config(device="wgpu"):
         name = ruda.get_current_device().description

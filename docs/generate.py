@@ -274,6 +274,18 @@ zeros of their sign, and give zeros for results that small. WGSL has no switch f
 each sum by integers would cost far more than denormals are worth: so it is stated here, not \
 refused, and quotients, roots and functions flush there, too. Copies keep all bits. "unknown": in \
 a browser.
+
+## Speed on WebGPU
+
+On an H200 (Vulkan driver 580.159.04) one row softmax of 8192 x 8192, written in WGSL by hand \
+and run without ruda, took 0.137 ms on the first two pairs of buffers of a process and 0.33 to \
+0.39 ms on four later ones, by the device's own timestamps: neither the host nor the way of \
+timing had a part in it. It is not the pipeline: new pipelines of the same text, other kernels \
+in between, zeros for random numbers and new buffers beside old ones all gave 0.137 ms in \
+another process. Reading and writing by rows or in one line ran at 3.9 to 4.3 TB/s on every \
+buffer that was tried, new or in the place of a freed one. What made those four slow is not \
+known; only blocks of 1024 threads are always slow (0.31 ms). Kernels of ruda lost far more by \
+loops that the driver does not unroll: it copies loops of up to 32 rounds for hardware adapters.
 """
 
 
