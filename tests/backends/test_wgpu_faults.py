@@ -9,7 +9,13 @@ import pytest
 
 import ruda
 from ruda.backends.wgpu import launch as launches
-from ruda.errors import DeviceError, LaunchValueError, LaunchWarning, OutOfMemoryError
+from ruda.errors import (
+    DeviceError,
+    LaunchValueError,
+    LaunchWarning,
+    OutOfMemoryError,
+    UnsupportedError,
+)
 from tests.backends.test_wgpu import double, on_wgpu, run, saxpy
 
 
@@ -453,6 +459,36 @@ def test_an_error_of_a_batch_names_kernels_and_lines(queue, monkeypatch):
     assert d.copy_to_host().tolist() == [1] * 8
     double[1, 32](d)
     assert d.copy_to_host().tolist() == [2] * 8
+
+
+@on_wgpu
+def test_a_text_that_the_driver_refuses_is_told_at_the_users_line(wgpu, monkeypatch):
+    from dataclasses import replace
+
+    from ruda.backends.wgpu import emit
+
+    @ruda.jit
+    def spoiled(x):
+        i = ruda.grid(1)
+        if i < x.size:
+            x[i] = x[i] + 1.0
+            x[i] = x[i] * 3.25
+
+    right = emit.emit
+
+    def wrong(*given):
+        found = right(*given)
+        return replace(found, text=found.text.replace("3.25f", "no_such_name"))
+
+    monkeypatch.setattr(emit, "emit", wrong)
+    with pytest.raises(UnsupportedError, match="no_such_name") as caught:
+        spoiled[1, 4](np.ones(4, np.float32))
+    assert caught.value.filename == __file__ and "x[i] * 3.25" in caught.value.text
+    assert "please report it" in caught.value.__notes__[0]
+    monkeypatch.undo()
+    x = np.ones(4, np.float32)
+    double[1, 4](x)  # nothing is broken
+    assert x.tolist() == [2] * 4
 
 
 @on_wgpu

@@ -304,6 +304,12 @@ class Emitter:
                     self.uses(a, part, s.place, True)
                 case WideStore(array=a):
                     self.uses(a, None, s.place, False)
+        before = before_last_barrier(f.body)
+        # Results that are written behind the last barrier are nobody's business before it.
+        self.shares_buffers = any(
+            self.bindings[name].written and self.bindings[name].name.startswith("buffer")
+            for name in arrays_of(before) & self.bindings.keys()
+        )
         for s in ir.statements(f.body):
             if isinstance(s, (WideLoad, WideStore)):
                 binding = self.bindings[s.array.name]
@@ -863,7 +869,7 @@ class Emitter:
         threads = math.prod(self.block)
         if name == "barrier":
             self.line(depth, "workgroupBarrier();")
-            if any(b.written and b.name.startswith("buffer") for b in self.bindings.values()):
+            if self.shares_buffers:
                 self.line(depth, "storageBarrier();")
             return
         values = [self.expression(o) for o in operands]
@@ -1333,6 +1339,9 @@ class Emitter:
             case Select(condition, then, otherwise):
                 c, a, b = map(self.expression, (condition, then, otherwise))
                 origin = joined(a.origin, b.origin)
+                if a.kind in ("f32", "f64") and _compares(condition, then, otherwise):
+                    # A driver would take the larger one, and lose NaN and the sign of zero.
+                    a = Term(f"opaque_{a.kind}({a.text})", a.kind)
                 return Term(f"select({b.text}, {a.text}, {c.text})", a.kind, origin)
             case And(left, right):
                 return Term(f"({self.text(left)} && {self.text(right)})", "bool")
@@ -1660,6 +1669,31 @@ def is_large(a: Array) -> bool:
 
 class NeedsWide(Exception):
     """The narrow form of a kernel cannot be made."""
+
+
+def _compares(condition: Expr, then: Expr, otherwise: Expr) -> bool:
+    """Whether a choice is by a comparison of what is chosen from."""
+    match condition:
+        case Op("lt" | "le" | "gt" | "ge", (a, b)):
+            return {a, b} & {then, otherwise} != set()
+    return False
+
+
+def before_last_barrier(body: Body) -> Body:
+    """The statements of a kernel after which there may come a barrier, or in which there is one."""
+    ends = [
+        k + 1
+        for k, s in enumerate(body)
+        if any(isinstance(x, Asm) and x.target == "wgpu" for x in ir.statements((s,)))
+    ]
+    return body[: max(ends, default=0)]
+
+
+def arrays_of(body: Body) -> set[str]:
+    """The names of the arrays that are read or written."""
+    nodes = (*ir.statements(body), *ir.all_expressions(body))
+    arrays = (getattr(x, "array", None) for x in nodes if not isinstance(x, (Extent, Stride)))
+    return {a.name for a in arrays if isinstance(a, Array)}
 
 
 COUNT = """\

@@ -111,8 +111,10 @@ class Module:
         from ruda.backends.wgpu.emit import demotes
         from ruda.jit import passes
         from ruda.jit.passes.demote import demote
+        from ruda.jit.passes.indices import simplify
         from ruda.jit.passes.phases import hidden
         from ruda.jit.passes.reports import lower_reports
+        from ruda.jit.passes.unroll import unroll
 
         if settings.wgpu_dialect == "tint":
             self.target = adapters.browser(self.target)
@@ -122,6 +124,8 @@ class Module:
         reporting, self.sites = lower_reports(function)
         self.warned: set[Any] = set()  # places of notes that were told
         self.lowered = passes.lower(reporting, "wgpu")
+        if not self.target.get("software"):  # whose compiler takes long for long texts
+            self.lowered = simplify(unroll(self.lowered))
         worth = not self.target.get("software") or is_short(self.lowered)
         self.vectors = Vectors.of(self.lowered) if worth else None
         parameters = self.lowered.parameters
