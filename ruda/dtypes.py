@@ -44,6 +44,11 @@ class DType:
         return _numpy_dtype(self.name)
 
     @property
+    def __numpy_dtype__(self) -> np.dtype[Any]:
+        """NumPy (from 2.4) takes it where it takes a dtype: `np.zeros(3, dtype=ruda.float32)`."""
+        return self.numpy
+
+    @property
     def is_integer(self) -> bool:
         return self.kind in ("int", "uint")
 

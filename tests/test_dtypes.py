@@ -175,3 +175,9 @@ def test_an_array_of_another_byte_order_is_refused_at_the_launch(dtype):
     """Read as if it were native, it would give wrong numbers in silence."""
     with ruda.config(device="sim"), pytest.raises(ruda.errors.LaunchTypeError, match="cannot go"):
         copy_first[1, 1](np.ones(1, dtype), np.zeros(1, np.float32))
+
+
+@pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) < "2.4.0", reason="of NumPy 2.4")
+def test_numpy_takes_our_dtypes():
+    assert np.zeros(2, dtype=ruda.int16).dtype == np.int16
+    assert np.dtype(ruda.complex64) == np.complex64

@@ -213,7 +213,7 @@ def broadcast(name: str, shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
         return np.broadcast_shapes(*shapes)
     except ValueError:
         shown = " and ".join(map(str, shapes))
-        raise ShapeError(f"`{name}`: shapes {shown} cannot be broadcast") from None
+        raise ShapeError(f"`{name}`: shapes {shown} cannot be broadcast together") from None
 
 
 def number_dtype(value: Any) -> DType:

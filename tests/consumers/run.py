@@ -3,8 +3,9 @@
     python -m tests.consumers.run                    all modules of modules.txt, about 20 minutes
     python -m tests.consumers.run scipy.cluster.tests.test_vq
 
-Results go to outcomes.json: counts a module, and of each failing test whose fault it is. `KNOWN`
-names those that are not ruda's; every other failure is ours and makes the run fail.
+Results go to outcomes.json, which keeps the last run of each module: counts, and whose fault each
+failing test is. `KNOWN` names those that are not ruda's; every other failure is ours, and makes the
+run fail.
 """
 
 from __future__ import annotations
@@ -82,27 +83,31 @@ def run(module: str, *options: str) -> dict[str, Any]:
 def main(arguments: list[str]) -> int:
     modules = [a for a in arguments if re.fullmatch(r"[\w.]+", a) and "." in a]
     options = arguments[len(modules) :]
-    whole = not modules
     modules = modules or (HERE / "modules.txt").read_text().split()
-    found = {}
+    kept = json.loads(OUTCOMES.read_text()) if OUTCOMES.exists() else {}
+    known = kept.get("modules", {})
     for module in modules:
-        found[module] = run(module, *options)
-        counts = ", ".join(f"{n} {k}" for k, n in found[module].items() if k != "failures")
+        known[module] = row = run(module, *options)
+        counts = ", ".join(f"{n} {k}" for k, n in row.items() if k != "failures")
         print(f"{module}: {counts}", flush=True)
-        for why, n in found[module]["failures"].items():
+        for why, n in row["failures"].items():
             print(f"    {n} {why}", flush=True)
-    total = Counter()  # type: ignore[var-annotated]
-    for counts in found.values():
-        total.update({k: n for k, n in counts.items() if k != "failures"})
-    ours = sum(
-        n for row in found.values() for why, n in row["failures"].items() if why[:4] == "ours"
-    )
-    print(f"all: {dict(total)}, {ours} of the failures ours")
-    if whole:
-        packages = {name: version(name) for name in ("scipy", "scikit-learn", "numpy")}
-        kept = {"packages": packages, "total": dict(total), "ours": ours, "modules": found}
-        OUTCOMES.write_text(json.dumps(kept, indent=1) + "\n")
-    return 1 if ours else 0
+        if not options:  # after each, since all of them take long
+            keep(known)
+    return int(any(why[:4] == "ours" for m in modules for why in known[m]["failures"]))
+
+
+def keep(modules: dict[str, Any]) -> None:
+    """Write all that is known, with sums."""
+    total: Counter[str] = Counter()
+    for row in modules.values():
+        total.update({k: n for k, n in row.items() if k != "failures"})
+    ours = sum(n for m in modules.values() for why, n in m["failures"].items() if why[:4] == "ours")
+    packages = {name: version(name) for name in ("scipy", "scikit-learn", "numpy")}
+    ordered = dict(sorted(modules.items()))
+    kept = {"packages": packages, "total": dict(total), "ours": ours, "modules": ordered}
+    OUTCOMES.write_text(json.dumps(kept, indent=1) + "\n")
+    print(f"so far: {dict(total)}, {ours} of the failures ours", flush=True)
 
 
 if __name__ == "__main__":
