@@ -500,6 +500,7 @@ class Function:
     fits        (parameter, dtype): a Python int that is used at a narrower dtype: it must fit.
     arrays      shared, local and const roots.
     block       (x, y, z) when specialised on the launch's block, else None.
+    max_registers  of a thread, where the target has registers to choose.
     lanes       elements along x that a thread does; the grid is that much shorter than the user's.
     schedule    of a kernel in phases: which of them the host launches (see `jit.rounds`).
     """
@@ -518,6 +519,7 @@ class Function:
     lanes: int = 1
     place: Place = NOWHERE
     schedule: Body = ()
+    max_registers: int | None = None
 
     def __str__(self) -> str:
         from ruda.jit.dump import dump

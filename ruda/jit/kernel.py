@@ -50,6 +50,7 @@ from ruda.jit.types import (
     Static,
     TupleType,
     Type,
+    constant_kind,
     parse_signature,
     type_of,
     untitled,
@@ -83,6 +84,7 @@ class KernelOptions:
     debug: bool = False
     cache: bool = True
     differentiable: bool = False
+    max_registers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,6 +400,7 @@ class Kernel(Generic[P]):
             "contract": (not settings.deterministic) if o.contract is None else o.contract,
             "wraparound": o.wraparound,
             "check": bool(o.debug or (settings.check if o.check is None else o.check)),
+            "max_registers": o.max_registers,
         }
 
     def specialise(
@@ -831,31 +834,23 @@ def argument_kinds(values: Sequence[Any], constexprs: frozenset[int]) -> Any:
         if kind is np.ndarray:
             kinds.append((value.dtype, value.ndim, value.flags.num))
         elif k in constexprs:
-            found = constant(value)
-            if found is None:
+            known = constant_kind(value)
+            if known is None:
                 return None
-            kinds.append(found)
-        elif kind in PLAIN:
+            kinds.append(known)
+        elif kind in PLAIN or value is None:
             kinds.append(kind)
         elif kind is DeviceArray:
             shadow = value._shadow
             kinds.append((value.device, shadow.dtype, shadow.ndim, shadow.flags.num))
+        elif kind is tuple:
+            items = argument_kinds(value, frozenset())
+            if items is None:
+                return None
+            kinds.append(items)
         else:
             return None
     return tuple(kinds)
-
-
-def constant(value: Any) -> Any:
-    """What tells one compile-time value from another: 1, 1.0 and True are three. None: unknown."""
-    kind = type(value)
-    if kind is float or kind is complex:
-        return kind, repr(value)  # -0.0 equals 0.0, and NaN nothing
-    if kind in (bool, int, str, DType):
-        return kind, value
-    if kind is tuple:
-        items = tuple(constant(v) for v in value)
-        return None if None in items else items
-    return None
 
 
 def user_error(error: KernelError) -> KernelError:
@@ -1166,6 +1161,7 @@ def jit(
     multiply-add; `wraparound=False` promises that no index is negative; `check=True` (or
     `debug=True`) checks bounds and integer division; `cache=False` keeps the kernel off the disk;
     `differentiable=True` lets launches on tensors take part in derivatives (see docs/language.md).
+    `max_registers` bounds what a thread has on CUDA, so that more threads are there at once.
     The other options are numba-cuda's, see docs/numba-cuda.md.
 
     >>> import numpy as np, ruda
@@ -1186,7 +1182,7 @@ def jit(
             "kernels; write the function in Python with @ruda.jit"
         )
     options = KernelOptions(
-        device, fastmath, contract, wraparound, check, debug, cache, differentiable
+        device, fastmath, contract, wraparound, check, debug, cache, differentiable, max_registers
     )
     function_or_signature = _plain(function_or_signature)
     if isinstance(function_or_signature, types.FunctionType):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -86,17 +86,33 @@ class TupleType:
         return f"{self.cls.__name__ if self.cls else ''}({inner})"
 
 
+CONSTANTS = frozenset({bool, int, str, type(None), DType})  # equal where type and value are
+
+
+def constant_kind(value: Any) -> Any:
+    """A compile-time value such that what compares equal makes the same kernel; None: unknown."""
+    kind = type(value)
+    if kind in CONSTANTS:
+        return kind, value
+    if kind is float or kind is complex:
+        return kind, repr(value)  # which parts zeros, and knows NaN
+    if isinstance(value, tuple):
+        items = tuple(constant_kind(v) for v in value)
+        return None if None in items else (kind, items)
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Static:
     """A compile-time value: a `constexpr` argument, None, a string. Each value is a
     specialisation."""
 
-    value: Any
-    kind: type  # 1, 1.0 and True are three values
+    value: Any = field(compare=False)
+    kind: Any  # what is compared: 1, 1.0 and True are three values, and so are 0.0 and -0.0
 
     @staticmethod
     def of(value: Any) -> Static:
-        return Static(value, type(value))
+        return Static(value, constant_kind(value) or (type(value), value))
 
     def __str__(self) -> str:
         return getattr(self.value, "__name__", None) or repr(self.value)

@@ -50,6 +50,11 @@ def around(x: Tensor, axis: int) -> Any:
     return reshape(x.detach(), shape).buffer()
 
 
+def whole(x: Tensor) -> Any:
+    """The elements as a buffer in C order without gaps, which may be seen at other dtypes."""
+    return x.buffer() if x._view is None else copied(x)
+
+
 def one_axis(x: Tensor, axis: Any, name: str) -> int:
     """The axis that an argument names; an error if there is none."""
     if x.ndim == 0:
@@ -111,7 +116,7 @@ def _arg_extreme(name: str, greatest: bool, doc: str) -> Callable[..., Tensor]:
         def by_kernel() -> Any:
             buffer = around(flat, k)
             if x.dtype.kind == "bool":
-                buffer = buffer.view(np.uint8)
+                buffer = whole(flat).reshape(buffer.shape).view(np.uint8)
             return select.arg_extreme(buffer, greatest, x.device, name).reshape(shape)
 
         def by_numpy() -> Any:
@@ -302,7 +307,7 @@ def _scatter_gradient(
     if mode == "add":
         return g, read(g, where, axis=k)
     if mode == "set":  # the last of the values at an element has its gradient
-        number = _numbers(values.shape, k, x.device)
+        number = numbers(values.shape, k, x.device)
         none = from_buffer(run.full(x.shape, -1, number.dtype, x.device), x.device)
         last = scatter(none, where, number, axis=k)
         kept = function("less")(last, 0)
@@ -316,7 +321,7 @@ def _scatter_gradient(
     return share * own, read(share, where, axis=k) * theirs
 
 
-def _numbers(shape: tuple[int, ...], k: int, device: str) -> Tensor:
+def numbers(shape: tuple[int, ...], k: int, device: str) -> Tensor:
     """0, 1, 2, ... along an axis, repeated along the others."""
     count = from_buffer(memory.from_host(np.arange(shape[k], dtype=np.int32), device), device)
     return broadcast_to(reshape(count, (shape[k], *(1,) * (len(shape) - k - 1))), shape)
@@ -346,21 +351,24 @@ def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
         raise ShapeError("`nonzero` of a tensor without axes")
 
     def by_kernel() -> Any:
-        places = reshape(_flags(x), (-1,)).buffer()
-        return select.nonzero(places, x.shape, x.device, "nonzero")
+        return select.nonzero(_flags(x), x.shape, x.device, "nonzero")
 
     def by_numpy() -> Any:
-        return tuple(np.ascontiguousarray(k) for k in np.nonzero(plain(x)))
+        a = plain(x)
+        mask = a if x.dtype.kind == "bool" else a != 0  # of which NumPy knows a faster way
+        return tuple(np.ascontiguousarray(k) for k in np.nonzero(mask))
 
     found = run.choose("nonzero", x.device, by_numpy, by_kernel)
     return tuple(from_buffer(f, x.device) for f in found)
 
 
-def _flags(x: Tensor) -> Tensor:
-    """1 for each element that is not zero, else 0, in small integers."""
-    flags = astype(x.detach(), dtypes.bool_, copy=False)
-    buffer = flags.buffer() if flags._view is None else copied(flags)
-    return from_buffer(buffer.view(np.uint8), x.device)
+def _flags(x: Tensor) -> Any:
+    """The elements in C order as numbers that kernels compare with 0."""
+    x = reshape(x.detach(), (-1,))
+    if x.dtype.kind == "complex":
+        x = astype(x, dtypes.bool_)
+    buffer = whole(x)
+    return buffer.view(np.uint8) if x.dtype.kind == "bool" else buffer
 
 
 # ---- indices made of arrays ----------------------------------------------------------------------

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ruda import dtypes
-from ruda.dtypes import DType, float32, int32
+from ruda.dtypes import DType, as_dtype, float32, int32
 from ruda.errors import DTypeError, ShapeError
 from ruda.tensor import memory
 from ruda.tensor.creation import concat, flip, permute_dims, result_type
@@ -26,14 +27,16 @@ from ruda.tensor.indexing import (
     around,
     check_device,
     nonzero,
+    numbers,
     one_axis,
     plain,
     scatter,
     take,
     take_along_axis,
+    whole,
 )
 from ruda.tensor.ops import OPS
-from ruda.tensor.primitives import run, scan, sort
+from ruda.tensor.primitives import run, scan, select, sort
 from ruda.tensor.tensor import Tensor, asarray, astype, from_buffer, reshape, t
 
 # ---- scans ---------------------------------------------------------------------------------------
@@ -78,7 +81,8 @@ def _scanned(
             return _segments(a, plain(starts), how, identity, exclusive, k).astype(result.numpy)
         with np.errstate(all="ignore"):
             if not (exclusive or initial):
-                return ACCUMULATE[how](a, axis=k).astype(result.numpy, copy=False)
+                found = memory.allocate(shape, wide, "cpu")
+                return ACCUMULATE[how](a, axis=k, out=found).astype(result.numpy, copy=False)
             out = np.full(shape, identity, result.numpy)
             rest = (slice(None),) * k
             used = slice(0, -1) if exclusive else slice(None)
@@ -270,7 +274,7 @@ def argsort(
             order = _complex_order(last, descending)
         else:
             rows = reshape(last, _rows(last))
-            found = sort.argsort(rows.buffer(), x.dtype, descending, x.device, "argsort")
+            found = sort.argsort(whole(rows), x.dtype, descending, x.device, "argsort")
             order = reshape(from_buffer(found, x.device), last.shape)
         order = astype(order, run.index_dtype(x.device), copy=False)
         return _contiguous(_axis_back(order, k))
@@ -335,6 +339,13 @@ def sorted_(
     x = x.detach()
 
     def by_kernel() -> Any:
+        if x.dtype.kind != "complex":
+            last = _axis_last(x, k)
+            rows = whole(reshape(last, _rows(last)))
+            found = sort.sort(rows, x.dtype, descending, x.device, "sort")
+            if found is not None:
+                ordered = reshape(from_buffer(found, x.device), last.shape)
+                return _contiguous(_axis_back(ordered, k))
         return take_along_axis(x, argsort(x, axis=k, descending=descending), axis=k).buffer()
 
     def by_numpy() -> Any:
@@ -354,8 +365,11 @@ def _sorted_by_numpy(a: np.ndarray[Any, Any], dtype: DType, k: int, descending: 
     if dtype.kind != "float":
         out = np.sort(key, axis=k)
     elif a.ndim == 1:
-        out = np.sort(key)
-        low, high = np.searchsorted(out, 0, "left"), np.searchsorted(out, 0, "right")
+        out = memory.allocate(key.shape, as_dtype(key.dtype), "cpu")
+        np.copyto(out, key)
+        out.sort()
+        zero = key.dtype.type(0)  # a Python number would convert the whole array
+        low, high = np.searchsorted(out, zero, "left"), np.searchsorted(out, zero, "right")
         signs = np.signbit(out[low:high])
         if signs.any() and not signs.all():
             out[low:high] = key[key == 0]
@@ -386,6 +400,44 @@ def topk(x: Tensor, k: int, /, *, axis: int = -1, largest: bool = True) -> TopK:
     order = argsort(x, axis=a, descending=largest)
     indices = t.asarray(order[(*(slice(None),) * a, slice(0, k))], copy=True)
     return TopK(take_along_axis(x, indices, axis=a), indices)
+
+
+def partition(x: Tensor, kth: int, /, *, axis: int = -1) -> Tensor:
+    """The elements along an axis such that the one at `kth` stands where sorting would put it.
+
+    None before it goes after it, none after it before it; NaN last. Of the rest the order is not
+    promised.
+
+    >>> import ruda
+    >>> ruda.partition(ruda.asarray([3, 1, 2]), 0)[0].item()
+    1
+    """
+    k, kth = _kth(x, kth, axis, "partition")
+    if x.device == "cpu" and x.dtype.bits >= 32 and not (x._history is not None and recording()):
+        return from_buffer(np.partition(plain(x), kth, axis=k), x.device)
+    return sorted_(x, axis=k)  # where kernels sort, a selection would save little
+
+
+def argpartition(x: Tensor, kth: int, /, *, axis: int = -1) -> Tensor:
+    """Indices that put the elements along an axis as `partition` does.
+
+    >>> import ruda
+    >>> ruda.argpartition(ruda.asarray([3, 1, 2]), 0)[0].item()
+    1
+    """
+    k, kth = _kth(x, kth, axis, "argpartition")
+    if x.device == "cpu" and x.dtype.bits >= 32:
+        return from_buffer(np.argpartition(plain(x), kth, axis=k), x.device)
+    return argsort(x, axis=k)
+
+
+def _kth(x: Tensor, kth: int, axis: int, name: str) -> tuple[int, int]:
+    """The axis and the place that arguments name."""
+    k = one_axis(x, axis, name)
+    n, place = x.shape[k], operator.index(kth)
+    if not -n <= place < n:
+        raise ShapeError(f"`{name}`: no place {kth} among {n} elements along axis {axis}")
+    return k, place % n
 
 
 def searchsorted(
@@ -488,6 +540,11 @@ def _unique(
     x = x.detach()
 
     def by_numpy() -> Any:
+        if x.dtype.kind == "float" and not (indices or inverse or counts):
+            ordered = _sorted_by_numpy(plain(x).reshape(-1), x.dtype, 0, False)
+            is_new = np.ones(len(ordered), bool)
+            np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+            return (ordered[is_new],)
         options: Any = {"return_index": indices, "return_inverse": inverse, "return_counts": counts}
         found: Any = np.unique(plain(x), **options, equal_nan=False)
         return found if isinstance(found, tuple) else (found,)
@@ -502,19 +559,31 @@ def _unique(
 def _unique_by_order(x: Tensor, indices: bool, inverse: bool, counts: bool) -> list[Tensor]:
     flat = reshape(x, (x.size,))
     n = x.size
+
+    def new(ordered: Tensor, want: str) -> Tensor:
+        """What differs from the element before it."""
+        buffer = whole(ordered)
+        buffer = buffer.view(np.uint8) if x.dtype.kind == "bool" else buffer
+        found = select.kept(buffer, (n,), True, want, x.device, "unique")
+        if want == "places":
+            return from_buffer(found[0], x.device)
+        return from_buffer(found.view(x.dtype.numpy), x.device)
+
+    if not (indices or inverse or counts or x.dtype.kind == "complex"):
+        return [new(sorted_(flat), "values")]
     order = argsort(flat)
     ordered = take(flat, order)
-    is_new = t.not_equal(ordered[1:], ordered[:-1])
-    if n:
-        is_new = concat(
-            [from_buffer(run.full((1,), True, dtypes.bool_, x.device), x.device), is_new]
-        )
-    (starts,) = nonzero(is_new)
+    if x.dtype.kind == "complex":
+        is_new = t.not_equal(ordered[1:], ordered[:-1])
+        first = from_buffer(run.full((min(n, 1),), True, dtypes.bool_, x.device), x.device)
+        (starts,) = nonzero(concat([first, is_new]))
+    else:
+        starts = new(ordered, "places")
     out = [take(ordered, starts)]
     if indices:
         out.append(take(order, starts))
     if inverse:
-        number = cumulative_sum(astype(is_new, starts.dtype), dtype=starts.dtype) - 1
+        number = searchsorted(starts, numbers((n,), 0, x.device), side="right") - 1
         out.append(reshape(scatter(t.zeros_like(number), order, number), x.shape))
     if counts:
         end = from_buffer(run.full((1,), n, starts.dtype, x.device), x.device)
@@ -548,10 +617,20 @@ def bincount(x: Tensor, /, *, weights: Tensor | None = None, minlength: int = 0)
     none = from_buffer(run.full((n,), 0, kind, x.device), x.device)
     if not x.size:
         return none
-    if weights is None and x.device == "cpu":
-        return from_buffer(np.bincount(plain(x).astype(np.int64), minlength=n), "cpu")
-    one = from_buffer(run.full((1,), 1, kind, x.device), x.device)
-    return scatter(none, x, one if weights is None else weights, mode="add")
+    if weights is None:
+
+        def by_numpy() -> Any:
+            return np.bincount(plain(x).astype(np.int64), minlength=n)
+
+        def by_kernel() -> Any:
+            found = select.counts(reshape(x, (-1,)).buffer(), n, x.device, "bincount")
+            if found is None:
+                one = from_buffer(run.full((1,), 1, kind, x.device), x.device)
+                found = scatter(none, x, one, mode="add").buffer()
+            return found
+
+        return from_buffer(run.choose("bincount", x.device, by_numpy, by_kernel), x.device)
+    return scatter(none, x, weights, mode="add")
 
 
 def histogram(
@@ -594,7 +673,7 @@ def histogram(
 
 
 __all__ = [
-    "argsort", "bincount", "cummax", "cummin", "cumulative_prod", "cumulative_sum", "histogram",
-    "searchsorted", "segmented_scan", "topk", "unique_all", "unique_counts", "unique_inverse",
-    "unique_values",
+    "argpartition", "argsort", "bincount", "cummax", "cummin", "cumulative_prod", "cumulative_sum",
+    "histogram", "partition", "searchsorted", "segmented_scan", "topk", "unique_all",
+    "unique_counts", "unique_inverse", "unique_values",
 ]  # fmt: skip

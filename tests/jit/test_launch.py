@@ -893,3 +893,38 @@ def test_compile_time_values_that_are_equal_are_told_apart():
         with_constant[1, 1](out, value)
         wanted = math.copysign(1.0, value) * (value / 2)
         assert out[0] == wanted and np.signbit(out[0]) == (math.copysign(1.0, wanted) < 0)
+
+
+@ruda.jit
+def constant(out, value: ruda.constexpr, pair, nothing):
+    out[0] = 1 / value + pair[0] if nothing is None else -1
+
+
+CONSTANTS = [1, True, 1.0, 2, 0.0, -0.0, float("inf"), float("nan")]
+
+
+def test_compile_time_values_that_compare_equal_remain_apart(device):
+    """A launch is found again by the kinds of its arguments: 0.0 and -0.0 are two of them."""
+    for _ in range(2):
+        for value in CONSTANTS:
+            for more in (0, 0.5):
+                out = np.zeros(1, np.float32)
+                constant[1, 1](out, value, (more, 3), None)
+                wanted = 1 / np.float32(value) if value else np.copysign(np.inf, value)
+                assert out[0] == wanted + more or (np.isnan(value) and np.isnan(out[0]))
+                constant[1, 1](out, value, (more, 3), 4)
+                assert out[0] == -1
+
+
+def test_launches_with_compile_time_values_are_prepared_once(monkeypatch):
+    prepared = []
+    launching = type(constant[1, 2])
+    prepare = launching._prepare
+    monkeypatch.setattr(
+        launching, "_prepare", lambda self, *a: (prepared.append(1), prepare(self, *a))[1]
+    )
+    out = np.zeros(1, np.float32)
+    with ruda.config(device="cpu"):
+        for _ in range(5):
+            constant[1, 2](out, 5, (1, 2), None)
+    assert len(prepared) == 1

@@ -80,7 +80,9 @@ def legalise(text: str) -> str:
     return "\n".join([*lines, *(_conversion(s, int(w), int(f)) for s, w, f in found)])
 
 
-def kernel_module(module: Any, symbol: str, entry: str, version: tuple[int, ...]) -> str:
+def kernel_module(
+    module: Any, symbol: str, entry: str, version: tuple[int, ...], max_registers: int | None = None
+) -> str:
     """The module's text with a kernel `entry` around the function that numba made."""
     from llvmlite import ir
 
@@ -98,6 +100,9 @@ def kernel_module(module: Any, symbol: str, entry: str, version: tuple[int, ...]
     i32 = ir.IntType(32)
     marked = module.add_metadata([kernel, ir.MetaDataString(module, "kernel"), i32(1)])
     module.add_named_metadata("nvvm.annotations", marked)
+    if max_registers is not None:
+        row = [kernel, ir.MetaDataString(module, "maxnreg"), i32(max_registers)]
+        module.add_named_metadata("nvvm.annotations", module.add_metadata(row))
     module.add_named_metadata("nvvmir.version", module.add_metadata([i32(v) for v in version]))
     return legalise(str(module))
 
@@ -248,7 +253,9 @@ def source_ptx(source: Source, target: Mapping[str, Any]) -> str:
     with numba_target.LOCK:
         function = python_function(source, lookup)
         module, symbol = numba_target.lower(function, source.options["kinds"], flags)
-        text = kernel_module(module, symbol, source.options["symbol"], version)
+        text = kernel_module(
+            module, symbol, source.options["symbol"], version, source.options["max_registers"]
+        )
     return ptx(text, str(target["architecture"]), "afn" in flags)
 
 

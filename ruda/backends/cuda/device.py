@@ -138,6 +138,7 @@ class CudaBackend:
             "sites": pack_sites(sites),
             "cooperative": emit.is_cooperative(lowered),
             "lanes": lowered.lanes,
+            "max_registers": function.max_registers,
         }
         parted = hidden(lowered)
         if parted is not None:

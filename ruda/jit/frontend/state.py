@@ -58,6 +58,7 @@ class Options:
     contract: bool = True
     wraparound: bool = True
     check: bool = False
+    max_registers: int | None = None
     default_int: DType = dtypes.int64
     unroll_limit: int = 4096
 

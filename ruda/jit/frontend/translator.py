@@ -130,6 +130,7 @@ class Translator(Statements):
                 o.wraparound,
                 o.check,
                 place=self.where,
+                max_registers=o.max_registers,
             )
         )
 

@@ -17,25 +17,21 @@ from typing import Any
 
 from ruda.dtypes import DType, int32
 from ruda.jit import jit
-from ruda.jit.language import blockIdx, constexpr, grid, shared, syncthreads, threadIdx
+from ruda.jit.language import (
+    blockIdx,
+    constexpr,
+    grid,
+    local,
+    shared,
+    syncthreads,
+    threadIdx,
+    unroll,
+)
 from ruda.tensor import memory
+from ruda.tensor.primitives.blocks import block_scan, block_total, combine
 from ruda.tensor.primitives.run import BLOCK, each, launch
 
 SHORT = 64  # elements of a line that one thread scans, if there are many lines
-
-
-@jit
-def combine(a, b, how: constexpr):
-    """Of a value and the next one."""
-    if how == "sum":
-        found = a + b
-    elif how == "prod":
-        found = a * b
-    elif how == "max":
-        found = max(a, b)
-    else:
-        found = min(a, b)
-    return found
 
 
 @jit(wraparound=False)
@@ -181,9 +177,117 @@ def scan_tiles(x, starts, before, out, block: constexpr, items: constexpr, wide:
             out[p, begin + place, r] = out.dtype.type(own[place])
 
 
+# ---- long lines without segments -----------------------------------------------------------------
+
+
+@jit(wraparound=False)
+def chunk_totals(x, totals, chunk, block: constexpr, items: constexpr, how: constexpr,
+                 identity: constexpr):  # fmt: skip
+    """totals[line, part]: of a chunk of a line; all that is asked for are whole."""
+    partial = shared.array(32, totals.dtype)
+    t = threadIdx.x
+    parts = totals.shape[1]
+    line = blockIdx.x // parts
+    part = blockIdx.x % parts
+    total = totals.dtype.type(identity)
+    for start in range(part * chunk, (part + 1) * chunk, block * items):
+        for k in unroll(range(items)):
+            total = combine(total, totals.dtype.type(x[line, start + k * block + t]), how)
+    total = block_total(total, partial, block, how)
+    if t == 0:
+        totals[line, part] = total
+
+
+@jit(wraparound=False)
+def scan_chunks(x, totals, out, chunk, block: constexpr, items: constexpr, wide: constexpr,
+                how: constexpr, identity: constexpr, exclusive: constexpr):  # fmt: skip
+    """A block scans a chunk, tile by tile, beginning with the totals of the chunks before it.
+
+    A tile goes through shared memory, where a thread has `items` elements beside each other: so
+    neighbours read and write neighbours in the arrays.
+    """
+    own = shared.array(block * items, wide)
+    partial = shared.array(32, wide)
+    kept = local.array(items, wide)
+    t = threadIdx.x
+    n = x.shape[1]
+    parts = (n + chunk - 1) // chunk
+    line = blockIdx.x // parts
+    part = blockIdx.x % parts
+    carry = wide(identity)
+    if totals is not None:
+        for k in range(t, part, block):
+            carry = combine(carry, totals[line, k], how)
+        carry = block_total(carry, partial, block, how)
+    for start in range(part * chunk, min((part + 1) * chunk, n), block * items):
+        for k in unroll(range(items)):
+            place = k * block + t  # what follows the end changes nothing before it
+            kept[k] = wide(x[line, min(start + place, n - 1)])
+        for k in unroll(range(items)):
+            own[k * block + t] = kept[k]
+        syncthreads()
+        total = wide(identity)
+        for k in unroll(range(items)):
+            kept[k] = own[t * items + k]
+            total = combine(total, kept[k], how)
+        before, whole = block_scan(total, wide(identity), partial, block, how)
+        total = combine(carry, before, how)
+        carry = combine(carry, whole, how)
+        for k in unroll(range(items)):
+            if exclusive:
+                own[t * items + k] = total
+            total = combine(total, kept[k], how)
+            if not exclusive:
+                own[t * items + k] = total
+        syncthreads()
+        for k in unroll(range(items)):
+            place = k * block + t
+            if start + place < n:
+                out[line, start + place] = out.dtype.type(own[place])
+        syncthreads()
+
+
+def chunk_shape(wide: DType, device: str) -> tuple[int, int, int]:
+    """(threads, elements of each in a tile, most chunks of a line)."""
+    if memory.on_host(device):
+        return 32, 3, 4
+    return 256, 15 if wide.itemsize <= 4 else 7, 2048
+
+
+def chunks_of(n: int, tile: int, most: int) -> tuple[int, int]:
+    """(elements of a chunk, how many chunks) of n elements, at most so many: whole tiles.
+
+    >>> chunks_of(1000, 100, 4), chunks_of(50, 100, 4)
+    ((300, 4), (100, 1))
+    """
+    chunk = tile * max(1, -(-n // (tile * most)))
+    return chunk, -(-n // chunk)
+
+
+def scan_long(
+    x: Any, out: Any, wide: DType, device: str, name: str, how: str, exclusive: bool
+) -> None:
+    """Scan lines (lines, n), a few blocks each."""
+    lines, n = x.shape
+    block, items, most = chunk_shape(wide, device)
+    chunk, parts = chunks_of(n, block * items, max(1, most // lines))
+    identity = identity_of(how, wide)
+    totals = None
+    if parts > 1:
+        totals = memory.allocate((lines, parts - 1), wide, device)
+        launch(
+            name, device, chunk_totals, lines * (parts - 1), block,
+            x, totals, chunk, block, items, how, identity,
+        )  # fmt: skip
+    launch(
+        name, device, scan_chunks, lines * parts, block,
+        x, totals, out, chunk, block, items, wide, how, identity, exclusive,
+    )  # fmt: skip
+
+
 def tile_shape(wide: DType, device: str) -> tuple[int, int]:
     """(threads, elements of each) of a tile in at most 16 KiB; an odd number parts the banks."""
-    if device == "sim":
+    if memory.on_host(device):
         return 16, 3  # a small tile tells the interpreter as much
     return 128, 5 if wide.itemsize > 8 else 9
 
@@ -216,6 +320,9 @@ def scan(
     identity = identity_of(how, wide)
     if n <= SHORT or lines >= max(n, 16 * BLOCK):
         each(name, device, scan_lines, lines, x, starts, out, wide, how, identity, exclusive)
+        return
+    if starts is None and inner == 1 and wide.kind != "complex":
+        scan_long(x[:, :, 0], out[:, :, 0], wide, device, name, how, exclusive)
         return
     block, items = tile_shape(wide, device)
     tiles = -(-n // (block * items))
