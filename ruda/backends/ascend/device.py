@@ -92,6 +92,7 @@ class TwinBackend(HostMemory):
         row = dict(CHIPS[chip_of(device)])
         if self.missing() is None:
             row["code"] = compiler.fingerprint(row["chip"] == "910b")
+        row["missing"] = settings.missing
         return row
 
     def needs_block(self, function: Function) -> bool:

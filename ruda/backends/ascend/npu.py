@@ -219,7 +219,7 @@ class NpuBackend(HostMemory):
         return None
 
     def target(self, device: str) -> Mapping[str, Any]:
-        return CHIPS[chip_of_npu()]
+        return {**CHIPS[chip_of_npu()], "missing": settings.missing}
 
     def needs_block(self, function: Function) -> bool:
         return True

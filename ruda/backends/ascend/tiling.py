@@ -34,7 +34,7 @@ from ruda.backends.ascend.vector.lanes import Translator
 from ruda.backends.ascend.vector.program import CopyIn, CopyOut, Nest, Program, Refused, all_items
 from ruda.backends.ascend.vector.reads import count_reads, is_shifted, reads
 from ruda.backends.ascend.vector.refusals import refuse
-from ruda.backends.ascend.vector.scalar import definitions
+from ruda.backends.ascend.vector.scalar import definitions, in_software
 from ruda.backends.ascend.vector.tables import BYTES
 from ruda.backends.ascend.vector.tiles import Tiles
 from ruda.backends.base import Source
@@ -63,6 +63,7 @@ from ruda.jit.ir import (
     Variable,
     Warp,
 )  # fmt: skip
+from ruda.jit.passes.demote import demote
 from ruda.jit.passes.indices import index
 
 STACK = 32 << 10  # bytes of the scalar unit
@@ -89,7 +90,10 @@ def flat_axis_of(function: Function) -> int | None:
 def emit(function: Function, target: Mapping[str, Any], scalar: bool = False) -> Source:
     """The text of a kernel from the frontend. `scalar`: every loop on the scalar unit, and no
     element is taken to be what it was: for arguments that overlap."""
-    refuse(function)
+    missing = target.get("missing", "error")
+    if missing == "demote":
+        function = demote(function)
+    refuse(function, missing)
     lowered = lower(function)
     emitter = VectorEmitter(function, lowered, target, scalar)
     found = emitter.source()
@@ -198,7 +202,7 @@ class VectorEmitter(Tiles):
             ) if p
         )  # fmt: skip
         before = head.count("\n") + 1
-        text = head + "\n" + "".join(f"{t}\n" for t in body) + "}\n\n" + launcher
+        text = in_software(head + "\n" + "".join(f"{t}\n" for t in body) + "}\n\n" + launcher)
         after = text.count("\n") - before - len(body)
         return Source(
             text=text,

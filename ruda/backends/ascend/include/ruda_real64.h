@@ -241,6 +241,29 @@ RUDA_FUNCTION real64 rint(real64 x) {
     return copysign((fabs(x) + big) - big, x);
 }
 
+// The remainder with the sign of x, exactly: one bit of the quotient after the other.
+RUDA_FUNCTION real64 fmod(real64 x, real64 y) {
+    if (is_nan64(x) || is_nan64(y) || is_infinite64(x) || is_zero64(y)) return nan64();
+    if (fabs(x) < fabs(y) || is_zero64(x)) return x;
+    Parts a = parts(x), b = parts(y);
+    uint64_t m = a.m >> 11;
+    const uint64_t divisor = b.m >> 11;
+    for (int32_t e = a.e; e > b.e; --e) m = (m % divisor) << 1;
+    return packed(a.negative, m % divisor, b.e + 11);
+}
+// x - n y for the integer n that is nearest of x / y, the even one of two.
+RUDA_FUNCTION real64 remainder(real64 x, real64 y) {
+    if (is_nan64(x) || is_nan64(y) || is_infinite64(x) || is_zero64(y)) return nan64();
+    if (is_infinite64(y)) return x;
+    real64 a = fabs(x), b = fabs(y);
+    if (!is_infinite64(b + b)) a = fmod(a, b + b);
+    if (a > b - a) {  // a - b/2 without halves: the difference is exact where it matters
+        a = a - b;
+        if (a >= b - a) a = a - b;
+    }
+    return r64(a.b ^ (x.b & 0x8000000000000000ull));
+}
+
 // Of the text of a kernel that calls them: `formulas` has exp, log and sin(pi x) for it.
 RUDA_FUNCTION real64 tgamma(real64 x);
 RUDA_FUNCTION real64 lgamma(real64 x);

@@ -414,15 +414,17 @@ RUDA_FUNCTION float remainder32(float x, float y) {
     }
     return bits<float>(bits<uint32_t>(a) ^ (bits<uint32_t>(x) & 0x80000000u));
 }
-// Of half precision numbers, to float, rounded to odd: the next rounding is the only one.
+// To float, rounded to odd: the next rounding is the only one that counts.
+RUDA_FUNCTION float odd_f32(real64 x) {
+    const float near = float(x);
+    const uint32_t b = bits<uint32_t>(near);
+    if (real64(near) == x || x != x || isinf(near) || (b & 1)) return near;
+    return bits<float>(fabs(real64(near)) < fabs(x) ? b + 1 : b - 1);
+}
 RUDA_FUNCTION float fma_half(float x, float y, float z) {
     const real64 p = real64(x) * real64(y), c(z), s = p + c, v = s - p, lost = (p - (s - v)) + (c - v), none(0);
     if (is_nan64(s) || is_infinite64(s)) return float(s);
-    const real64 odd = lost != none && (s.b & 1) == 0 ? r64((lost > none) == (s > none) ? s.b + 1 : s.b - 1) : s;
-    const float near = float(odd);
-    const uint32_t b = bits<uint32_t>(near);
-    if (real64(near) == odd || isinf(near) || (b & 1)) return near;
-    return bits<float>(fabs(real64(near)) < fabs(odd) ? b + 1 : b - 1);
+    return odd_f32(lost != none && (s.b & 1) == 0 ? r64((lost > none) == (s > none) ? s.b + 1 : s.b - 1) : s);
 }
 
 }  // namespace ruda

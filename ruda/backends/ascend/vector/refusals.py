@@ -16,8 +16,27 @@ ACCUMULATED = {
 SUMS_AS = ACCUMULATED | {"u8": "int8_t", "u16": "int16_t", "u32": "int32_t"}
 
 
-def refuse(function: Function) -> None:
-    """UnsupportedError for what no form can do, before the passes look at it."""
+POLICIES = (
+    "compute in float32, as ruda.config(missing='demote') does; missing='emulate' makes float64 of "
+    "integers"
+)
+NO_COMPLEX = "compute in complex64"
+# By the policy for what is missing: dtypes that are not there, and what to do instead. Demoted
+# kernels have float64 in memory alone.
+LACKING = {
+    "error": {"float64": POLICIES, "weak_float": POLICIES, "complex128": NO_COMPLEX,
+              "weak_complex": NO_COMPLEX},
+    "emulate": {"complex128": NO_COMPLEX, "weak_complex": NO_COMPLEX},
+    "demote": {"complex128": NO_COMPLEX, "weak_complex": NO_COMPLEX},
+}  # fmt: skip
+LACKING["cpu"] = LACKING["error"]
+
+
+def refuse(function: Function, missing: str = "error") -> None:
+    """UnsupportedError for what no form can do, before the passes look at it.
+
+    `missing` is the policy for what the chip lacks.
+    """
     f = function
     for s in ir.statements(f.body):
         match s:
@@ -45,14 +64,15 @@ def refuse(function: Function) -> None:
             "an Ascend 910B has no reports, so check=True is not there", f.place,
             hint="check the kernel on the device `sim`",
         )  # fmt: skip
+    lacking = LACKING[missing]
     for s in ir.statements(f.body):
         for top in ir.expressions(s):
             for e in ir.walk(top):
-                if e.dtype.name in ("float64", "complex128", "weak_float", "weak_complex"):
+                if e.dtype.name in lacking:
                     raise UnsupportedError(
                         f"an Ascend 910B has no {e.dtype.name.replace('weak_', '')}",
                         getattr(e, "place", s.place) if e.place.line else s.place,
-                        hint="compute in float32",
+                        hint=lacking[e.dtype.name],
                     )
 
 

@@ -29,6 +29,8 @@ from ruda.errors import UnsupportedError
 from ruda.jit.emit_python import bare
 from ruda.jit.ir import Array, Atomic, Expr, Field
 
+# Of float64: they ask a library of C, or more digits than their formulas for float32 have.
+NOT_IN_INTEGERS = ("sin", "cos", "tan", "gamma", "lgamma")
 # Stirling's series from 12 on, by recurrence below; reflected for negative arguments.
 GAMMA = """
 namespace ruda {
@@ -165,7 +167,15 @@ class ScalarUnit(Emitter):
             and (a.name in self.local_tensors or a.space == "global")
         ):
             raise UnsupportedError("an Ascend 910B has no complex elements here", self.place)
+        if self.by_words(a, how):
+            return Term(f"ruda::r64(uint64_t({text}))", kind)
         return Term(from_memory(kind, text), kind)
+
+    def by_words(self, a: Array, how: str = "typed") -> bool:
+        """Whether elements are doubles that lie in memory as integers."""
+        if a.space == "const" and not self.is_large(a):
+            return False
+        return how == "typed" and isinstance(a.dtype, DType) and kind_of(a.dtype) == "f64"
 
     def store(
         self, a: Array, indices: Sequence[Expr], part: Field | None, value: str, depth: int
@@ -175,6 +185,8 @@ class ScalarUnit(Emitter):
         how, where = self.place_of(a, indices, part)
         name = self.name(a.name)
         value = to_memory(kind, value) if kind in ("f16", "bf16", "bool") else value
+        if self.by_words(a, how):
+            memory, value = "int64_t", f"int64_t(({value}).b)"
         if a.name in self.local_tensors:
             if how == "typed":
                 self.line(depth, f"{name}.SetValue({where}, {value});")
@@ -209,7 +221,9 @@ class ScalarUnit(Emitter):
         return super().by_bytes(a)
 
     def element_type(self, a: Array) -> str:
-        return "uint8_t" if self.by_bytes(a) else stored(self.dtype(a, None))
+        if self.by_bytes(a):
+            return "uint8_t"
+        return "int64_t" if self.by_words(a) else stored(self.dtype(a, None))
 
     # ---- atomics
 
@@ -251,7 +265,14 @@ class ScalarUnit(Emitter):
     # ---- functions that it lacks
 
     def floating(self, name: str, kind: str, x: list[str]) -> Term:
-        if self.function.fastmath and name in FAST:  # the chip has none of its own
+        if kind == "f64" and name in NOT_IN_INTEGERS:
+            raise UnsupportedError(
+                f"an Ascend 910B has no {name} of float64, not by integers either", self.place,
+                hint="compute it in float32",
+            )  # fmt: skip
+        if (
+            self.function.fastmath and kind == "f32" and name in FAST
+        ):  # the chip has none of its own
             return Term(f"{formulas.function_name(name)}_f32({', '.join(map(bare, x))})", kind)
         return super().floating(name, kind, x)
 
@@ -264,18 +285,23 @@ class ScalarUnit(Emitter):
 
 
 def in_software(text: str) -> str:
-    """Formulas of double precision by the integers of `ruda_real64.h`."""
+    """Double precision by the integers of `ruda_real64.h`, where a text has it."""
 
     def number(found: re.Match[str]) -> str:
         return f"ruda::r64({struct.unpack('<Q', struct.pack('<d', float(found[0])))[0]:#x}ull)"
 
-    text = re.sub(r"(?<![\w.])\d+(?:\.\d+(?:e[+-]?\d+)?|e[+-]?\d+)(?![\w.])", number, text)
-    return re.sub(r"\bdouble\b", "ruda::real64", text)
+    def line(text: str) -> str:
+        if text.lstrip().startswith("//"):
+            return text
+        text = re.sub(r"(?<![\w.])\d+(?:\.\d+(?:e[+-]?\d+)?|e[+-]?\d+)(?![\w.])", number, text)
+        return re.sub(r"\bdouble\b", "ruda::real64", text)
+
+    return "\n".join(map(line, text.split("\n")))
 
 
 def definitions(text: str) -> str:
     """The functions that a text calls, on a chip without double precision."""
     found = formulas.definitions(text)
     if "gamma_f32(" not in found:
-        return in_software(found)
-    return in_software(formulas.definitions("exp_f64( log_f64( sinpi_f64(" + text)) + GAMMA
+        return found
+    return formulas.definitions("exp_f64( log_f64( sinpi_f64(" + text) + GAMMA
