@@ -73,13 +73,18 @@ class Region:
     body: Body
 
 
-def split_barriers(function: Function, width: Variable | None = None) -> Function:
-    """The kernel for one block, as loops over its threads; `width` of them along z, if given."""
+def split_barriers(
+    function: Function, width: Variable | None = None, jams: bool = True
+) -> Function:
+    """The kernel for one block, as loops over its threads; `width` of them along z, if given.
+
+    `jams`: several rows of threads may go through an inner loop together.
+    """
     state = check_barriers(function)
     if any(isinstance(s, Cooperative) for s in ir.statements(function.body)):
         first = next(s for s in ir.statements(function.body) if isinstance(s, Cooperative))
         raise UnsupportedError("the CPU target has no cooperative operations yet", first.place)
-    return _Splitter(function, state, width).run()
+    return _Splitter(function, state, width, jams).run()
 
 
 def _must_split(s: Statement) -> bool:
@@ -91,6 +96,7 @@ class _Splitter:
     function: Function
     state: Uniformity
     width: Variable | None
+    jams: bool
     names: Names = field(init=False)
     block: set[Variable] = field(init=False)
     recomputed: dict[Variable, Expr] = field(init=False)
@@ -683,7 +689,7 @@ class _Splitter:
             for axis in range(3)
             if f.block is None or f.block[axis] > 1 or (axis == 0 and f.block == (1, 1, 1))
         ]
-        return thread_loops(axes, body, place)
+        return thread_loops(axes, body, place, self.jams)
 
 
 # ---- helpers -------------------------------------------------------------------------------------

@@ -37,19 +37,21 @@ ROWS = 4  # rows of threads that share an inner loop: with two vectors each, 8 r
 STRIP = 4  # rounds of that loop at a time: what LLVM still unrolls as a whole
 
 
-def thread_loops(axes: list[tuple[Variable, Expr]], body: Body, place: Place) -> Statement:
+def thread_loops(
+    axes: list[tuple[Variable, Expr]], body: Body, place: Place, jams: bool = True
+) -> Statement:
     """Loops around a region's body, the first axis innermost."""
     moved = _uniform_loop(body, [v for v, _ in axes])
     if moved is not None:
         head, loop = moved
-        return replace(loop, body=(_nest(axes, (*head, *loop.body), place),))
-    return _nest(axes, body, place)
+        return replace(loop, body=(_nest(axes, (*head, *loop.body), place, jams),))
+    return _nest(axes, body, place, jams)
 
 
-def _nest(axes: list[tuple[Variable, Expr]], body: Body, place: Place) -> Statement:
+def _nest(axes: list[tuple[Variable, Expr]], body: Body, place: Place, jams: bool) -> Statement:
     for variable, count in axes:
         loop = tighten(For(variable, index(0), count, index(1), body, place=place))
-        body = (jam(loop) if isinstance(loop, For) else loop,)
+        body = (jam(loop) if jams and isinstance(loop, For) else loop,)
     return body[0]
 
 

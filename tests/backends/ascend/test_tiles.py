@@ -515,6 +515,51 @@ def test_each_row_is_moved_once(kernel, read, rng):
     assert (found["bytes_in"], found["bytes_out"]) == (4 * read * x.size, 4 * x.size)
 
 
+def test_softmax_is_as_short_as_by_hand(rng):
+    """By hand a row is copied in and out once, with ReduceMax, Adds, Exp, ReduceSum and a product
+    with the inverse. Without fastmath a division is a division: Duplicate, Div."""
+    shape = (50, 1000)
+    x, out = draw(rng, shape, "f4"), np.zeros(shape, "f4")
+    for fast, instructions in ((True, 5), (False, 6)):
+        kernel = ruda.jit(fastmath=fast)(softmax.py_func)
+        found, _ = counts(kernel, ("f32[:, :]",) * 2, 1, 64, x, out)
+        assert found["vector_instructions"] == instructions * shape[0]
+        assert found["copies_in"] == found["copies_out"] == shape[0]
+        np.testing.assert_allclose(out.sum(1), 1, 1e-5)
+
+
+@ruda.jit
+def products(a, b, c):
+    ours = ruda.shared.array((16, 16), np.float32)
+    theirs = ruda.shared.array((16, 16), np.float32)
+    tx, ty = ruda.threadIdx.x, ruda.threadIdx.y
+    column, row = ruda.blockIdx.x * 16 + tx, ruda.blockIdx.y * 16 + ty
+    total = np.float32(0)
+    for k0 in range(0, a.shape[1], 16):
+        ours[ty, tx] = a[row, k0 + tx] if row < a.shape[0] and k0 + tx < a.shape[1] else 0.0
+        theirs[ty, tx] = b[k0 + ty, column] if k0 + ty < b.shape[0] and column < b.shape[1] else 0.0
+        ruda.syncthreads()
+        for k in range(16):
+            total += ours[ty, k] * theirs[k, tx]
+        ruda.syncthreads()
+    if row < c.shape[0] and column < c.shape[1]:
+        c[row, column] = total
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (16, 16, 16), (33, 20, 50), (40, 64, 17)])
+def test_a_row_of_products_is_one_instruction(shape, rng):
+    """By hand: Axpy(sums[ty], theirs[k], ours[ty, k]) in loops over ty and k."""
+    m, n, k = shape
+    a, b, c = draw(rng, (m, k), "f4"), draw(rng, (k, n), "f4"), np.full((m, n), np.nan, "f4")
+    with ruda.config(device=DEVICE):
+        products[(-(-n // 16), -(-m // 16)), (16, 16)](a, b, c)
+    np.testing.assert_allclose(c, a.astype("f8") @ b, 1e-5, 1e-5)
+    inner = re.search(r"for \(int64_t k = 0; k < 16; \+\+k\) \{\n(.*?)\}",
+                      text(products, ("f32[:, :]",) * 3, block=(16, 16)), re.S)[1]  # fmt: skip
+    lines = [s.strip() for s in inner.splitlines() if s.strip() and "//" not in s]
+    assert [s.partition("(")[0] for s in lines] == ["Axpy", "PipeBarrier<PIPE_V>"]
+
+
 @ruda.jit
 def softmax_of_long_rows(x, out):
     i = ruda.grid(1)
@@ -599,6 +644,38 @@ def old_value(x):
 def test_refused(kernel, type_, message):
     with pytest.raises(ruda.errors.UnsupportedError, match=message):
         kernel.source(DEVICE, type_)
+
+
+@ruda.jit
+def in_double(a: np.float64, x, y, out):
+    i = ruda.grid(1)
+    if i < x.size:
+        v = (x[i] * a + y[i] / 3.0) - x[i]
+        if v > 0.5:
+            v = ruda.sqrt(v)
+        out[i] = v
+
+
+def test_policies_for_float64(rng):
+    x, y = rng.standard_normal(300), rng.standard_normal(300)
+    x[:4], y[3:6] = (np.nan, np.inf, -0.0, 1e-310), (np.inf, 1e308, -1e308)
+    out = np.zeros(300)
+    with pytest.raises(ruda.errors.UnsupportedError, match="has no float64") as caught:
+        launch(in_double, 300, 1.1, x, y, out)
+    notes = "\n".join(caught.value.__notes__)
+    assert "missing='demote'" in notes and "missing='emulate'" in notes
+    kernel = ruda.jit(contract=False)(in_double.py_func)
+    with np.errstate(all="ignore"):
+        wanted = (x * 1.1 + y / 3.0) - x
+        wanted = np.where(wanted > 0.5, np.sqrt(wanted), wanted)
+    with ruda.config(missing="emulate"):
+        launch(kernel, 300, 1.1, x, y, out)
+    np.testing.assert_array_equal(out, wanted)
+    assert (np.signbit(out) == np.signbit(wanted))[~np.isnan(wanted)].all()
+    with ruda.config(missing="demote"):
+        launch(kernel, 300, 1.1, x, y, out)
+    np.testing.assert_allclose(out[6:], wanted[6:], 1e-5, 1e-6)
+    assert (out[6:] != wanted[6:]).any()
 
 
 @ruda.jit

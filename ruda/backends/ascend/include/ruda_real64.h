@@ -103,6 +103,7 @@ RUDA_FUNCTION int64_t order64(real64 x) {
 }
 RUDA_FUNCTION bool operator==(real64 x, real64 y) { return !is_nan64(x) && !is_nan64(y) && order64(x) == order64(y); }
 RUDA_FUNCTION bool operator!=(real64 x, real64 y) { return !(x == y); }
+RUDA_FUNCTION bool operator!=(real64 x, int32_t zero) { return x != real64(zero); }
 RUDA_FUNCTION bool operator<(real64 x, real64 y) { return !is_nan64(x) && !is_nan64(y) && order64(x) < order64(y); }
 RUDA_FUNCTION bool operator<=(real64 x, real64 y) { return !is_nan64(x) && !is_nan64(y) && order64(x) <= order64(y); }
 RUDA_FUNCTION bool operator>(real64 x, real64 y) { return y < x; }

@@ -164,6 +164,9 @@ class Arithmetic(Instructions):
                 minus = self.simple("Muls", kind, b, scalar=self.scalar(Uniform("-1.0f", "f32"),
                                                                          kind))  # fmt: skip
                 return self.with_scalar("Add", minus, a, kind)
+            case "truediv", Lanes(), Uniform() if self.fastmath and kind == "f32":
+                inverse = Uniform(f"(1.0f / {self.scalar(b, 'f32')})", "f32")
+                return self.with_scalar("Mul", a, inverse, kind)
         return self.simple(api, kind, self.in_lanes(a, kind), self.in_lanes(b, kind))
 
     def round_bf16(self, x: Lanes) -> Lanes:

@@ -108,6 +108,8 @@ def places(s: For, program: Program, at: str, tile_name: Callable[[Array], str])
                 names[r] = tile_name(a)
             case CopyOut(register=r, array=a):
                 first = item.position
+                if r.tensor:
+                    names.setdefault(r, r.tensor)
                 if r in bound and bound[r] is item:
                     first = spans[r][0]
                 queues[item] = queue("out", queue_ends["out"], first, item.position)

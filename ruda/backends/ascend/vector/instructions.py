@@ -6,6 +6,8 @@ number that is the same in all lanes becomes a scalar operand, or a vector by `i
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any
 
 from ruda.backends.ascend.vector.program import (
@@ -23,13 +25,14 @@ from ruda.backends.ascend.vector.tables import HELD, INTEGERS, ORDER
 from ruda.dtypes import DType
 from ruda.jit import ir
 from ruda.jit.emit_python import bare
-from ruda.jit.ir import Expr, For, Load, Read
+from ruda.jit.ir import Expr, For, Load, Read, Variable
 
 
 class Instructions:
     """The items of a tile so far, and what they need of it."""
 
-    def __init__(self, loop: For) -> None:
+    def __init__(self, loop: For, fastmath: bool) -> None:
+        self.fastmath = fastmath
         self.loop = loop
         self.items: list[Any] = []
         self.place = loop.place
@@ -37,6 +40,7 @@ class Instructions:
         self.counts: Register | None = None
         self.reduces = self.padded = self.local = False
         self.wide = 64
+        self.definitions: dict[Variable, tuple[str, str, Expr]] = {}  # of steady scalars
         self.made: dict[Any, Lanes] = {}  # instruction -> what it gave, as long as that holds
         self.assigned = {v for s in ir.statements(loop.body) for v in ir.written(s)}
         self.unsteady = self.assigned  # what a tile's checks cannot be made by
@@ -155,14 +159,23 @@ class Instructions:
     def outer(self, value: Steps) -> str:
         return bare(value.base)
 
+    def before_the_tile(self, text: str, nodes: Iterable[Expr]) -> str:
+        """A text with what the tile's scalars will be, where that is known."""
+        for e in [e for node in nodes for e in ir.walk(node)]:
+            match e:
+                case Read(v) if v in self.unsteady - {self.loop.variable}:
+                    if v not in self.definitions:
+                        raise self.refuse(f"what is checked for a tile needs `{v.name}`")
+                    name, value, node = self.definitions[v]
+                    inner = self.before_the_tile(f"({value})", [node])
+                    text = inner.join(re.split(rf"\b{re.escape(name)}\b", text))
+                case Load():
+                    raise self.refuse("what is checked for a tile is loaded")
+        return text
+
     def check(self, text: str, *nodes: Expr) -> None:
         """A condition on tiles; it must be known before the tile's first instruction."""
-        for node in nodes:
-            for e in ir.walk(node):
-                if isinstance(e, Read) and e.variable in self.unsteady - {self.loop.variable}:
-                    raise self.refuse(f"what is checked for a tile needs `{e.variable.name}`")
-                if isinstance(e, Load):
-                    raise self.refuse("what is checked for a tile is loaded")
+        text = self.before_the_tile(text, nodes)
         if text not in self.checks:
             self.checks.append(text)
 

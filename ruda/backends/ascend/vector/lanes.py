@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ruda.backends.ascend.vector.axis import Axis
+from ruda.backends.ascend.vector.peephole import contracted, forwarded, in_place
 from ruda.backends.ascend.vector.program import (
     CopyIn,
     CopyOut,
@@ -28,6 +29,7 @@ from ruda.backends.ascend.vector.program import (
     Refused,
     Register,
     Steps,
+    Take,
     Uniform,
     Value,
     all_items,
@@ -68,7 +70,7 @@ class Translator(Axis):
     """Runs the body of one loop symbolically; `run` gives its program."""
 
     def __init__(self, emitter: VectorEmitter, loop: For, parallel: bool, at: str) -> None:
-        super().__init__(loop)
+        super().__init__(loop, emitter.function.fastmath)
         self.emitter, self.parallel, self.at = emitter, parallel, at
         self.mask: Lanes | None = None
         self.values: dict[Variable, Value] = {}
@@ -138,7 +140,11 @@ class Translator(Axis):
         self.flush()
         if not any(isinstance(i, (CopyIn, CopyOut, Instruction)) for i in all_items(self.items)):
             raise self.refuse("it has nothing for the vector unit")
-        return Program(self.items, self.checks, self.padded, self.counts is not None,
+        items = self.items if self.padded else in_place(self.items, self.stored)
+        items = forwarded(items)
+        if self.emitter.function.contract:
+            items = contracted(items)
+        return Program(items, self.checks, self.padded, self.counts is not None,
                        self.reduces, self.local, self.wide,
                        sorted(self.scalars, key=lambda v: v.name))  # fmt: skip
 
@@ -372,30 +378,43 @@ class Translator(Axis):
             raise self.refuse(f"dav-2201 has no vectors of {a.dtype}")
         memory = MEMORY[kind]
         if a.name in self.emitter.local_tensors:
-            raw = self.fetch_local(a, index, memory)
+            raw = self.fetch_local(a, index, memory, values)
         else:
             raw = Register(memory)
             tensor = self.emitter.tensor_of(a, memory)
             self.emit(CopyIn(raw, a, tensor, index))
         return self.widened(raw, kind)
 
-    def fetch_local(self, a: Array, index: str, memory: str) -> Register:
+    def fetch_local(self, a: Array, index: str, memory: str, values: Sequence[Value]) -> Register:
         """Elements of an array of the block: they are where instructions want them."""
-        self.aligned(a, index, memory)
+        self.aligned(a, index, memory, [v.base if isinstance(v, Steps) else self.lanes_free(v)
+                                        for v in values])  # fmt: skip
         raw = Register(memory)
         tensor = self.emitter.local_tensor(a, memory)
         if BYTES[memory] == 1:
             raise self.refuse(f"`{a.name}` of the block has elements of one byte")
-        self.emit(Instruction(f"ruda::take({{d}}, {tensor}[{index}], count, {{n}});", raw, ()))
+        text = f"ruda::take({{d}}, {tensor}[{index}], count, {{n}});"
+        self.emit(Take(text, raw, (), array=a.name, view=f"{tensor}[{index}]"))
         return raw
 
-    def aligned(self, a: Array, index: str, memory: str) -> None:
+    def lanes_free(self, value: Value) -> str:
+        assert isinstance(value, Uniform)
+        return value.text
+
+    def aligned(self, a: Array, index: str, memory: str, texts: Sequence[str]) -> None:
+        """A condition that vectors of an array of the block begin at 32 bytes."""
         self.local = True
+        elements = 32 // BYTES[memory]
+        row = a.shape[-1] if a.shape and not a.dynamic else None
+        if isinstance(row, int) and row % elements == 0:  # so that all rows begin there
+            index = bare(texts[-1])
+        first = self.loop.start
+        if index == self.at and isinstance(first, Const) and int(first.value) % elements == 0:
+            return
         names = set(re.findall(r"[A-Za-z_]\w*", index))
         bound = {self.emitter.names.get(v.name) for v in self.unsteady - {self.loop.variable}}
         if names & bound:
             raise self.refuse(f"where `{a.name}` is visited changes within the tile")
-        elements = 32 // BYTES[memory]
         check = f"({index}) % {elements} == 0"
         if check not in self.checks:
             self.checks.append(check)
@@ -433,6 +452,8 @@ class Translator(Axis):
             self.watch(value)
             text = bare(self.emitter.text(value))
             self.emit(Line(self.emitter.scalar_assignment(v, text)))
+            if not self.depth and self.mask is None and self.writes(v) == 1:
+                self.definitions[v] = (self.emitter.name(v.name), text, value)
             return self.forget(v)
         found = self.value(value)
         kind = self.kind(v.dtype)
@@ -442,6 +463,9 @@ class Translator(Axis):
         elif isinstance(found, Uniform):
             found = self.in_lanes(found, kind if v.dtype.name != "index" else "i64")
         self.values[v] = found
+
+    def writes(self, v: Variable) -> int:
+        return sum(v in ir.written(s) for s in ir.statements(self.loop.body))
 
     def store(self, s: Store) -> None:
         if s.field is not None:
@@ -498,7 +522,7 @@ class Translator(Axis):
             register = self.packed(lanes, kind)
             memory = MEMORY[kind]
             if a.name in self.emitter.local_tensors:
-                self.aligned(a, index, memory)
+                self.aligned(a, index, memory, key[1])
                 if BYTES[memory] == 1:
                     raise self.refuse(f"`{a.name}` of the block has elements of one byte")
                 tensor = self.emitter.local_tensor(a, memory)
@@ -591,6 +615,11 @@ class Translator(Axis):
                 raise self.refuse(f"`{v.name}` counts, and is changed in a loop")
             lanes = self.in_lanes(value, kind)
             home = Register(lanes.register.type, lanes.register.mask, fixed=True)
+            self.known = {  # what is near is taken again rather than kept
+                k: x for k, x in self.known.items()
+                if k in self.stores or k[0] not in self.emitter.local_tensors
+                or not isinstance(x, Lanes) or x.register is not lanes.register
+            }  # fmt: skip
             last = self.items[-1] if self.items else None
             if (
                 isinstance(value, Lanes) and isinstance(last, Instruction)

@@ -88,6 +88,14 @@ class Instruction(Item):
 
 
 @dataclass(eq=False)
+class Take(Instruction):
+    """Elements of an array of the block, as a vector of their own."""
+
+    array: str = ""
+    view: str = ""
+
+
+@dataclass(eq=False)
 class CopyIn(Item):
     register: Register
     array: Array

@@ -13,6 +13,7 @@ from ruda.backends.ascend.vector.program import (
     Instruction,
     Line,
     Nest,
+    Take,
     moved,
     uses,
 )
@@ -175,7 +176,7 @@ class Tiles(ScalarUnit):
         else:
             name = self.tile_name(item.array)
             self.line(depth, f"LocalTensor<{type_}> {name} = {queue}.AllocTensor<{type_}>();")
-            if plan.places[r] in dirty:
+            if plan.places[r] in dirty or ("[" in r.tensor and "arrays" in dirty):
                 self.settle(depth, dirty)
             text = moved(type_, "{d}", "{0}").replace("{n}", "count")
             self.line(depth, text.replace("{d}", name).replace("{0}", plan.places[r]))
@@ -200,7 +201,7 @@ class Tiles(ScalarUnit):
             touched.add("work")
         if target is None:  # of an array of the block
             touched.add("arrays")
-        if item.text.startswith("ruda::take"):
+        if isinstance(item, Take) or any("[" in r.tensor for r in item.sources):
             touched.add("arrays")
         if touched & dirty:
             self.settle(depth, dirty)
