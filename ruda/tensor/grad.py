@@ -8,6 +8,7 @@ Both styles stand on `reverse`: the functional one (`grad`, `vjp`, ...) and the 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -238,7 +239,15 @@ def vjp(f: Callable[..., Any], *arguments: Any) -> tuple[Any, Callable[[Any], tu
         g = asarray(g, dtype=out.dtype, device=out.device)
         if g.shape != out.shape:
             raise ShapeError(f"a gradient of shape {g.shape} for a result of {out.shape}")
-        found = reverse(out, g, places)
+        outer = any(isinstance(x, Tensor) and x._history is not None for x in (*leaves, g))
+        own = {id(p) for p in places}
+        others = any(
+            id(x) not in own and x._history is not None and x._history.gradient is None
+            for x in order(out, own)
+        )
+        # A history that nobody can reach would keep, and have computed, all that lies between.
+        with contextlib.nullcontext() if outer or others else no_grad():
+            found = reverse(out, g, places)
         filled = [zeros(x) if z is None else z for z, x in zip(found, places, strict=True)]
         return tuple(restore(filled))
 

@@ -223,3 +223,10 @@ def test_what_cannot_be_differentiated_is_refused():
         y += 1
     with pytest.raises(GradientError, match="written in place after the op"):
         ruda.sum(z).backward()
+
+
+def test_gradients_alone_are_written(rng):
+    """Nobody can ask for what lies between: it is not kept for further derivatives."""
+    x = ruda.asarray(rng.normal(size=64).astype("f4"))
+    told = repr(ruda.explain(ruda.grad(lambda x: ruda.sum(ruda.sin(x) * ruda.exp(x)))(x)))
+    assert "writes float32 (64,)" in told and told.count("(64,)") == 2
