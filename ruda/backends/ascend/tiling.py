@@ -68,6 +68,7 @@ from ruda.jit.passes.indices import index
 
 STACK = 32 << 10  # bytes of the scalar unit
 DYNAMIC = 64 << 10  # bytes that tiles leave to dynamic shared memory
+PLAIN_TILE = 4096  # elements, where tiles need nothing but arrays of the block
 SMALL_LOOP = 32  # rounds of a user's loop that are not worth a tile
 
 
@@ -250,7 +251,7 @@ class VectorEmitter(Tiles):
         if any(a.dynamic for a in arrays):
             free -= DYNAMIC
         bits = self.pools.bits()
-        found = 8 * free // bits // 128 * 128 if bits else 0
+        found = 8 * free // bits // 128 * 128 if bits else PLAIN_TILE
         if free < 0 or (bits and found < 128):
             sizes = ", ".join(f"`{a.name}` {local_bytes(a)}" for a in arrays if not a.dynamic)
             raise UnsupportedError(

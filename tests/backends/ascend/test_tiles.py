@@ -593,6 +593,26 @@ def test_rows_of_known_length_have_one_form():
     assert "else" not in text(softmax_of_short_rows, types)
 
 
+@ruda.jit
+def from_one_array_to_another(x):
+    first, second = ruda.shared.array(64, np.float32), ruda.shared.array(64, np.float32)
+    t = ruda.threadIdx.x
+    first[t] = x[63 - t]
+    ruda.syncthreads()
+    second[t] = first[t]
+    ruda.syncthreads()
+    x[t] = 2 * second[63 - t]
+
+
+def test_tiles_that_need_no_buffers_have_a_length(rng):
+    x = draw(rng, 64, "f4")
+    wanted = x.copy()
+    launch(from_one_array_to_another, 1, x, block=64)
+    np.testing.assert_array_equal(x, 2 * wanted)
+    found = text(from_one_array_to_another, ("f32[:]",), block=64)
+    assert "TILE = 0;" not in found and "+= TILE" in found
+
+
 @pytest.mark.parametrize("n", [1, 128, 1000, 5000])
 def test_sums_of_blocks(n, rng):
     x, out = draw(rng, n, "f4"), np.zeros(1, "f4")
