@@ -16,6 +16,7 @@ from ruda.backends.ascend import formulas
 from ruda.backends.ascend.twin import build
 from ruda.errors import (
     BarrierError,
+    DataRaceError,
     DeviceError,
     DeviceNotFoundError,
     KernelAssertionError,
@@ -252,16 +253,19 @@ def test_access_outside_of_shared_memory():
 
 
 def test_removed_barrier_is_noticed():
-    x = np.arange(64, dtype=np.float32)
     module = binary(reverse, ("f32[:]",), 64, lambda t: t.replace("asc_syncthreads();", ""))
-    run(module, (1, 1, 1), (64, 1, 1), x)
-    assert (x != np.arange(64)[::-1]).any()
+    with pytest.raises(DataRaceError, match=r"of `tile`.*with no barrier between") as caught:
+        run(module, (1, 1, 1), (64, 1, 1), np.zeros(64, np.float32))
+    first = reverse.py_func.__code__.co_firstlineno
+    assert caught.value.place.line == first + 4  # a store, after the read of a thread before it
+    assert f"test_ascend.py:{first + 6})" in str(caught.value)
 
 
 def test_barrier_that_some_threads_miss():
+    missed = "if (threadIdx.x < 40) asc_syncthreads();"
     module = binary(
         reverse, ("f32[:]",), 64,
-        lambda t: t.replace("asc_syncthreads();", "if (threadIdx.x < 40) asc_syncthreads();"),
+        lambda t: t.replace("asc_syncthreads();", f"asc_syncthreads(); {missed}"),
     )  # fmt: skip
     with pytest.raises(BarrierError, match="does not come to the barrier") as caught:
         run(module, (1, 1, 1), (64, 1, 1), np.zeros(64, np.float32))

@@ -27,7 +27,10 @@ __all__ = ["COMPILERS", "compile_source", "open_library", "runtime"]
 
 FOLDER = Path(__file__).parent
 TWIN = FOLDER / "twin"
-HEADERS = (*sorted((FOLDER / "include").glob("*.h")), TWIN / "simt.h", TWIN / "fault.h")
+HEADERS = (
+    *sorted((FOLDER / "include").glob("*.h")),
+    *(TWIN / name for name in ("simt.h", "simt_shared.h", "fault.h")),
+)
 RUNTIME = TWIN / "simt_runtime.cc"
 FLAGS = (
     "-std=c++17", "-shared", "-fPIC", "-pthread", "-fwrapv", "-fno-strict-aliasing",

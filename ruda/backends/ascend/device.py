@@ -13,6 +13,7 @@ import ctypes
 import functools
 import math
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -357,9 +358,25 @@ def fault_of(module: Module, fault: Any) -> Exception:
     places = {}
     if len(source.lines) == module.metadata["lines"]:
         places = {k: Place(source.file, n) for k, n in enumerate(source.lines, 1) if n}
+    if fault.rule == b"race":
+        fault.message = race_of(fault, source, places).encode()
     error = twin.error_of(fault, places, module.function.place)
     error.add_note(f"in kernel `{module.function.name}`")
     return error
+
+
+def race_of(fault: Any, source: Source, places: Mapping[int, Place]) -> str:
+    """The message of a race, with the names of shared arrays in its line and the other's place."""
+    message: str = fault.message.decode()
+    shared = re.findall(r"(?:__ubuf__ array<.*?> |RUDA_DYNAMIC\(\w+, )(\w+)", source.text)
+    line = source.text.splitlines()[fault.line - 1] if places else ""
+    named = " or ".join(f"`{n}`" for n in shared if re.search(rf"\b{n}\b", line))
+    if named:
+        message = message.replace("of shared memory", f"of {named} in shared memory", 1)
+    if other := re.search(r"at line (\d+) of the generated text", message):
+        if place := places.get(int(other[1])):
+            message = message.replace(other[0], f"{other[0]} ({place})")
+    return message
 
 
 def prepared(module: Module, arguments: Sequence[Any]) -> tuple[list[Any], Mapping[str, Any]]:

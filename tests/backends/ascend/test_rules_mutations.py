@@ -17,7 +17,7 @@ import ruda
 from ruda import backends
 from ruda.backends.ascend.twin import RULES
 from ruda.backends.base import Launch
-from ruda.errors import BarrierError, LaunchValueError, OutOfBoundsError, VerifyError
+from ruda.errors import BarrierError, DataRaceError, LaunchValueError, OutOfBoundsError, VerifyError
 from ruda.jit.tools import describe
 from tests.backends.ascend.test_tiles import choose, convert, saxpy
 from tests.backends.ascend.test_tiles_mutations import body_of, compile_all, draw
@@ -252,12 +252,12 @@ SIMT = (
     ("half of a private array", private, r"array<float, 8>", "array<float, 4>", OutOfBoundsError,
      "index 4 is outside of an axis of 4"),
     ("a barrier that some miss", reverse, r"asc_syncthreads\(\);",
-     "if (threadIdx.x < 40) asc_syncthreads();", BarrierError, "does not come"),
+     "asc_syncthreads(); if (threadIdx.x < 40) asc_syncthreads();", BarrierError, "does not come"),
     ("two barriers", reverse, r"asc_syncthreads\(\);",
      "if (threadIdx.x < 40) {\nasc_syncthreads();\n} else {\nasc_syncthreads();\n}", BarrierError,
      "different barriers"),
     ("a barrier in a loop of uneven length", reverse, r"asc_syncthreads\(\);",
-     "for (uint32_t k = 0; k < threadIdx.x; ++k) asc_syncthreads();", BarrierError,
+     "for (uint32_t k = 0; k <= threadIdx.x; ++k) asc_syncthreads();", BarrierError,
      "does not come"),
     ("a barrier that the launch was not told of", reverse,
      r"(RUDA_LAUNCH\(\w+), true", r"\1, false",
@@ -289,3 +289,191 @@ def test_a_launch_with_less_dynamic_memory_than_is_used():
     told = "element 32 is outside of 128 bytes of dynamic memory"
     with ruda.config(device="ascend-twin:950"), pytest.raises(OutOfBoundsError, match=told):
         dynamic[1, 64, 0, 128](zeros(64))
+
+
+# ---- races on the 950 ----------------------------------------------------------------------------
+
+
+@ruda.jit
+def blur(x, out):
+    tile = ruda.shared.array(66, np.float32)
+    t = ruda.threadIdx.x
+    i = ruda.grid(1)
+    tile[t + 1] = x[i]
+    if t == 0:
+        tile[0] = x[max(i - 1, 0)]
+        tile[65] = x[min(i + 64, x.size - 1)]
+    ruda.syncthreads()
+    out[i] = (tile[t] + tile[t + 1] + tile[t + 2]) / 3
+
+
+@ruda.jit
+def tree_sum(x, out):
+    part = ruda.shared.array(64, np.float32)
+    t = ruda.threadIdx.x
+    part[t] = x[ruda.grid(1)]
+    step = 32
+    while step > 0:
+        ruda.syncthreads()
+        if t < step:
+            part[t] += part[t + step]
+        step //= 2
+    if t == 0:
+        out[ruda.blockIdx.x] = part[0]
+
+
+@ruda.jit
+def histogram(x, out):
+    bins = ruda.shared.array(64, np.int32)
+    t = ruda.threadIdx.x
+    bins[t] = 0
+    ruda.syncthreads()
+    ruda.atomic.add(bins, int(x[ruda.grid(1)]) % 64, 1)
+    ruda.syncthreads()
+    out[t] = bins[t]
+
+
+@ruda.jit
+def transpose(x, out):
+    tile = ruda.shared.array((8, 8), np.complex64)
+    i, j = ruda.threadIdx.x // 8, ruda.threadIdx.x % 8
+    tile[i, j] = x[8 * i + j]
+    ruda.syncthreads()
+    out[8 * i + j] = tile[j, i].real
+
+
+@ruda.jit
+def by_turns(x, out):
+    """Every second barrier keeps a reader from the next writer."""
+    one = ruda.shared.array(1, np.float32)
+    t = ruda.threadIdx.x
+    total = np.float32(0)
+    for k in range(4):
+        if t == k:
+            one[0] = x[t]
+        ruda.syncthreads()
+        total += one[0]
+        ruda.syncthreads()
+    out[t] = total
+
+
+@ruda.jit
+def any_dtype(x, out):
+    """Arrays of the launch that share its dynamic bytes, at two dtypes."""
+    words = ruda.shared.array(0, np.float32)
+    halves = ruda.shared.array(0, np.float16)
+    t = ruda.threadIdx.x
+    words[t] = x[t]
+    ruda.syncthreads()
+    low = halves[2 * ((t + 1) % 64)]
+    ruda.syncthreads()
+    halves[127 - t] = np.float16(1)
+    out[t] = low
+
+
+@ruda.jit
+def by_warps(x, out):
+    """An exchange orders the lanes of one warp, and nothing beyond."""
+    tile = ruda.shared.array(64, np.float32)
+    t = ruda.threadIdx.x
+    tile[t] = x[t]
+    ruda.syncwarp()
+    out[t] = tile[t ^ 1]
+
+
+@ruda.jit
+def last_one_sums(x, out):
+    """A fence and an atomic order what was written before them."""
+    tile = ruda.shared.array(64, np.float32)
+    done = ruda.shared.array(1, np.int32)
+    t = ruda.threadIdx.x
+    if t == 0:
+        done[0] = 0
+    ruda.syncthreads()
+    tile[t] = x[t]
+    ruda.threadfence_block()
+    if ruda.atomic.add(done, 0, 1) == 63:
+        total = np.float32(0)
+        for k in range(64):
+            total += tile[k]
+        out[0] = total
+
+
+BARRIER = r"asc_syncthreads\(\);"
+# kernel -> dtypes of x and out
+RACES = {
+    "blur": (blur, "f4", "f4"), "tree_sum": (tree_sum, "f4", "f4"),
+    "histogram": (histogram, "f4", "i4"), "transpose": (transpose, "c8", "f4"),
+    "by_turns": (by_turns, "f4", "f4"), "any_dtype": (any_dtype, "f4", "f4"),
+    "last_one_sums": (last_one_sums, "f4", "f4"),
+}  # fmt: skip
+NAMES = {"f4": "f32[:]", "i4": "i32[:]", "c8": "c64[:]"}
+
+
+def shared_launch(name, change):
+    kernel, x, out = RACES[name]
+    module = binary(kernel, (NAMES[x], NAMES[out]), 64, change)
+    launch = Launch((2 if name in ("blur", "tree_sum") else 1, 1, 1), (64, 1, 1), 256)
+    backends.get("ascend-twin").launcher(module, launch, None)(
+        np.arange(128)[::-1].astype(x), np.zeros(128, out)
+    )
+
+
+@pytest.mark.parametrize("name", RACES)
+def test_no_race_where_barriers_are(name):
+    shared_launch(name, lambda text: text + "\n")
+
+
+@pytest.mark.parametrize(("name", "barrier"), [
+    ("blur", 0), ("tree_sum", 0), ("histogram", 0), ("histogram", 1), ("transpose", 0),
+    ("by_turns", 0), ("by_turns", 1), ("any_dtype", 0), ("any_dtype", 1),
+])  # fmt: skip
+def test_each_barrier_that_is_left_out_is_a_race(name, barrier):
+    def without(text):
+        start = [m.start() for m in re.finditer(BARRIER, text)][barrier]
+        return text[:start] + text[start:].replace("asc_syncthreads();", ";", 1)
+
+    kernel = RACES[name][0]
+    told = (
+        r"data race on element \d+ of `\w+`.*in shared memory: .* at line \d+ of the generated text"
+    )
+    with pytest.raises(DataRaceError, match=told) as caught:
+        shared_launch(name, without)
+    assert f"({__file__}:" in str(caught.value)  # the other access, at the user's line
+    first = kernel.py_func.__code__.co_firstlineno
+    assert caught.value.place.file == __file__
+    assert first < caught.value.place.line < first + 17
+
+
+def test_a_fence_that_is_left_out_is_a_race():
+    with pytest.raises(DataRaceError, match=r"element \d+ of `tile`"):
+        shared_launch(
+            "last_one_sums", lambda text: changed(text, r"asc_threadfence_block\(\);", ";")
+        )
+
+
+def test_plain_stores_instead_of_atomics_are_a_race():
+    def plain(text):
+        return changed(text, r"asc_atomic_add\(&(.*), int32_t\(1\)\);", r"\1 = \1 + 1;")
+
+    with pytest.raises(DataRaceError, match="element 3 of `bins`"):
+        kernel, x, out = RACES["histogram"]
+        module = binary(kernel, (NAMES[x], NAMES[out]), 64, plain)
+        run(module, (1, 1, 1), (64, 1, 1), np.full(64, 3, x), np.zeros(64, out))
+
+
+@pytest.mark.parametrize(("lane", "races"), [("t ^ 1", False), ("t ^ 32", True)])
+def test_an_exchange_orders_the_lanes_of_its_warp(lane, races):
+    def change(text):
+        text = changed(text, BARRIER, "asc_ballot(true);")
+        return text.replace("t ^ 1", lane) + "\n"
+
+    module = binary(by_warps, ("f32[:]", "f32[:]"), 64, change)
+    launch = backends.get("ascend-twin").launcher(module, Launch((1, 1, 1), (64, 1, 1)), None)
+    x, out = np.arange(64, dtype="f4"), zeros(64)
+    if races:
+        with pytest.raises(DataRaceError, match="of `tile`"):
+            launch(x, out)
+    else:
+        launch(x, out)
+        assert (out == x[np.arange(64) ^ 1]).all()

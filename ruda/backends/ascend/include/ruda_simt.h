@@ -40,6 +40,15 @@ template <class T, int... N> using array = typename ruda::Shaped<T, N...>::type;
 
 namespace ruda {
 
+#ifdef RUDA_TWIN
+// Elements of shared arrays are read where a template would take them for a type of their own.
+template <class T> RUDA_FUNCTION bool isnan(const ::simt::Element<T, false>& x) { return isnan(T(x)); }
+template <class T> RUDA_FUNCTION bool isinf(const ::simt::Element<T, false>& x) { return isinf(T(x)); }
+template <class T> RUDA_FUNCTION bool isfinite(const ::simt::Element<T, false>& x) { return isfinite(T(x)); }
+template <class To, class T> RUDA_FUNCTION To bits(const ::simt::Element<T, false>& x) { return bits<To>(T(x)); }
+template <class To, class T> RUDA_FUNCTION To to_int(const ::simt::Element<T, false>& x) { return to_int<To>(T(x)); }
+#endif
+
 // For the launcher: a grid in pieces of no more blocks than a launch may have.
 struct Piece {
     int64_t all[3], grid[3], step[3], first[3];
@@ -160,6 +169,9 @@ RUDA_FUNCTION uint32_t match(T x, uint32_t mask, uint32_t lanes) {
 template <class T> RUDA_FUNCTION int64_t word(T x) { return int64_t(x); }
 template <> RUDA_FUNCTION int64_t word<float>(float x) { return int64_t(bits<uint32_t>(x)); }
 template <> RUDA_FUNCTION int64_t word<double>(double x) { return bits<int64_t>(x); }
+#ifdef RUDA_TWIN
+template <class T> RUDA_FUNCTION int64_t word(const ::simt::Element<T, false>& x) { return word(T(x)); }
+#endif
 
 template <int N>
 RUDA_FUNCTION void report(gm<int64_t> buffer, const int64_t (&words)[N]) {

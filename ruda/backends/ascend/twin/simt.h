@@ -14,7 +14,8 @@
 #define RUDA_TWIN 1
 #define __global__
 #define __gm__
-#define __ubuf__ thread_local  // one block at a time on each thread of the host
+// One block at a time on each thread of the host. What follows is `array<...>`, and this one is watched.
+#define __ubuf__ thread_local ::simt::unified::
 #define __launch_bounds__(threads)
 #define __simt_callee__
 
@@ -30,12 +31,16 @@ struct Dim {
 struct Here {
     Dim thread, block, block_dim, grid_dim;
     uint32_t linear;
+    // For races: barriers of the block, exchanges of the warp, fences of the thread so far.
+    uint32_t epoch, phase;
+    uint16_t fence;
 };
 extern __thread Here here;
 
 // Ends the launch. `rule` is a key of RULES in twin/__init__.py, `format` takes %lld twice.
 [[noreturn]] void fault(const char* rule, int line, const char* format, long long a = 0, long long b = 0);
 
+void fence();
 void wait_block(int line);             // all threads of the block
 uint64_t* lanes(int line, uint64_t x); // waits for the warp; the values that its lanes brought
 uint32_t lanes_there();                // how many lanes the warp has
@@ -49,11 +54,16 @@ int32_t launch(const int64_t* grid, const int64_t* first, const int64_t* words, 
     return run(grid, first, words, meets, [](void* data) { (*static_cast<Body*>(data))(); }, &body);
 }
 
+template <class T, bool>
+struct Element;
+
 // An index and the line that it stands in: the line is that of the expression it is made in.
 struct At {
     int64_t index;
     int line;
     At(int64_t i, int where = TWIN_LINE) : index(i), line(where) {}
+    template <class T>
+    At(const Element<T, false>& i, int where = TWIN_LINE) : index(T(i)), line(where) {}
 };
 
 // A pointer to global memory with the bounds of the array that it came from.
@@ -70,7 +80,7 @@ struct Global {
     }
 };
 
-// An array in the unified buffer or in private memory.
+// An array in private memory.
 template <class T, int N, int... M>
 struct Shaped {
     Shaped<T, M...> rows[N];
@@ -90,19 +100,8 @@ struct Shaped<T, N> {
     }
 };
 
-// Dynamic memory of the block: as many bytes as the launch asked for.
 char* dynamic_memory();
 int64_t dynamic_bytes();
-
-template <class T>
-struct Dynamic {
-    T& operator[](At at) const {
-        if (at.index < 0 || (at.index + 1) * int64_t(sizeof(T)) > dynamic_bytes())
-            fault("buffer-bounds", at.line, "element %lld is outside of %lld bytes of dynamic memory",
-                  at.index, dynamic_bytes());
-        return reinterpret_cast<T*>(dynamic_memory())[at.index];
-    }
-};
 
 }  // namespace simt
 
@@ -112,9 +111,11 @@ struct Dynamic {
 #define gridDim (::simt::here.grid_dim)
 constexpr int32_t warpSize = 32;
 
+#include "simt_shared.h"
+
 inline void asc_syncthreads(int line = TWIN_LINE) { simt::wait_block(line); }
-inline void asc_threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-inline void asc_threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void asc_threadfence() { simt::fence(); }
+inline void asc_threadfence_block() { simt::fence(); }
 
 // ---- lanes: 32-bit values, among whole warps ----
 

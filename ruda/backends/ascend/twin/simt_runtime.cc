@@ -64,6 +64,9 @@ struct Worker {
     std::vector<uint64_t> slots;    // two for each thread: lanes are at most one exchange apart
     std::vector<uint8_t> parity;
     std::unique_ptr<char[]> dynamic;
+    std::vector<Cell> dynamic_cells;
+    std::vector<uint32_t> phases;  // of each warp
+    std::vector<uint16_t> fences;  // of each thread
 
     ~Worker() {
         if (stacks) munmap(stacks, stack_bytes);
@@ -79,6 +82,8 @@ void place(uint32_t linear) {
     here.thread.x = linear % here.block_dim.x;
     here.thread.y = linear / here.block_dim.x % here.block_dim.y;
     here.thread.z = linear / (here.block_dim.x * here.block_dim.y);
+    here.phase = worker.phases[linear / WARP];
+    here.fence = worker.fences[linear];
 }
 
 void yield_to_scheduler() {
@@ -136,6 +141,8 @@ bool release(Worker& w, uint32_t from, uint32_t to, State what) {
             fault("barrier", line, "thread %lld does not come to the barrier that others wait at", k);
         }
     for (uint32_t k = from; k < to; ++k) w.fibers[k].state = READY;
+    if (what == AT_BLOCK) ++here.epoch;
+    else ++w.phases[from / WARP];
     return true;
 }
 
@@ -187,7 +194,13 @@ void run_block(Launch& l, uint32_t number) {
                   number / (here.grid_dim.x * here.grid_dim.y)};
     w.launch = &l;
     w.threads = here.block_dim.x * here.block_dim.y * here.block_dim.z;
+    ++here.epoch;
+    if (w.fences.size() < w.threads) {
+        w.fences.resize(w.threads);
+        w.phases.resize(w.threads / WARP + 1);
+    }
     if (n[7]) {
+        if (int64_t(w.dynamic_cells.size()) < n[7]) w.dynamic_cells.resize(n[7]);
         w.dynamic.reset(new char[n[7] + 8]);
         memset(w.dynamic.get(), 0xFD, n[7] + 8);
     }
@@ -236,6 +249,25 @@ void fault(const char* rule, int line, const char* format, long long a, long lon
     _longjmp(worker.stop, 1);
 }
 
+// Returns where a fence of the other thread has ordered its access.
+void race(const Stamp& other, Access mine, Access theirs, int64_t index, int line) {
+    if (worker.fences[other.thread] != other.fence) return;
+    static const char* const verbs[] = {"reads", "writes", "updates"};
+    const uint32_t k = other.thread, x = here.block_dim.x, y = here.block_dim.y;
+    char message[sizeof(twin::Fault::message)];
+    snprintf(message, sizeof message,
+             "data race on element %lld of shared memory: this thread %s it, thread (%u, %u, %u) of "
+             "the same block %s it%s at line %u of the generated text, with no barrier between",
+             static_cast<long long>(index), verbs[mine], k % x, k / x % y, k / (x * y), verbs[theirs],
+             theirs == UPDATE ? " atomically" : "", other.line);
+    fault("race", line, message);
+}
+
+void fence() {
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    here.fence = ++worker.fences[here.linear];
+}
+
 void wait_block(int line) {
     if (!worker.launch->meets) fault("barrier", line, "a barrier in a kernel that was said to have none");
     worker.current->state = AT_BLOCK;
@@ -262,6 +294,8 @@ char* dynamic_memory() {
     char* start = worker.dynamic.get();
     return start + (-reinterpret_cast<uintptr_t>(start) & 7);
 }
+
+Cell* dynamic_cells() { return worker.dynamic_cells.data(); }
 
 int64_t dynamic_bytes() { return worker.launch->words[7]; }
 
