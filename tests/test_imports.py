@@ -62,6 +62,7 @@ SHARED = {
     "backends.pool": "a caching allocator for any device",
     "backends.cpu.atomics": "the new value of an atomic update, in LLVM",
     "backends.cpu.compile": "the function of emitted Python text",
+    "backends.cpu.integers": "quotients of integers, in LLVM",
     "backends.cpu.intrinsics": "operators and conversions in LLVM, the same for each numba target",
     "backends.cpu.reports": "the format of a report buffer",
     "backends.cpu.target": "numba's compiler for emitted text",

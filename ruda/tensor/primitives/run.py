@@ -25,6 +25,11 @@ from ruda.tensor import lower, memory
 BLOCK = 256
 
 
+def has_short_kernels(device: str) -> bool:
+    """Whether a device's compiler takes seconds for long kernels: software drivers of WebGPU."""
+    return bool(backends.get(device).target(device).get("software"))
+
+
 def choose(
     name: str, device: str, by_numpy: Callable[[], Any], by_kernel: Callable[[], Any]
 ) -> Any:

@@ -29,7 +29,7 @@ from ruda.jit.language import (
 )
 from ruda.tensor import memory
 from ruda.tensor.primitives.blocks import block_scan, block_total, combine
-from ruda.tensor.primitives.run import BLOCK, each, launch
+from ruda.tensor.primitives.run import BLOCK, each, has_short_kernels, launch
 
 SHORT = 64  # elements of a line that one thread scans, if there are many lines
 
@@ -251,6 +251,8 @@ def chunk_shape(wide: DType, device: str) -> tuple[int, int, int]:
     """(threads, elements of each in a tile, most chunks of a line)."""
     if memory.on_host(device):
         return 32, 3, 4
+    if has_short_kernels(device):
+        return 64, 2, 1024
     return 256, 15 if wide.itemsize <= 4 else 7, 2048
 
 

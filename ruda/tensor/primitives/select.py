@@ -312,8 +312,8 @@ def keep(x, before, out, values, last, chunk, block: constexpr, items: constexpr
             i = first + k * WARP
             kept = is_kept(x, begin + min(i, count - 1), changes) and i < count
             votes[k] = uint32(ballot_sync(ALL, kept))
-        for k in unroll(range(items)):
-            mine += int32(popc(votes[k]))
+        for e in unroll(range(items)):
+            mine += int32(popc(votes[e]))
         if lane == 0:
             partial[warp] = mine
         syncthreads()
@@ -323,10 +323,10 @@ def keep(x, before, out, values, last, chunk, block: constexpr, items: constexpr
                 k_th += partial[w]
             goes += partial[w]
         syncthreads()
-        for k in unroll(range(items)):
-            if (votes[k] >> uint32(lane)) & uint32(1) != 0:
-                j = k_th + int32(popc(votes[k] & uint32(lanemask_lt())))
-                i = begin + first + k * WARP
+        for m in unroll(range(items)):  # a name of its own, so that it stands for a number
+            if (votes[m] >> uint32(lane)) & uint32(1) != 0:
+                j = k_th + int32(popc(votes[m] & uint32(lanemask_lt())))
+                i = begin + first + m * WARP
                 if values is not None:
                     values[j] = x[i]
                 if out is not None:
@@ -335,7 +335,7 @@ def keep(x, before, out, values, last, chunk, block: constexpr, items: constexpr
                         out[len(last) - a, j] = rest % last[a]
                         rest = rest // last[a]
                     out[0, j] = rest
-            k_th += int32(popc(votes[k]))
+            k_th += int32(popc(votes[m]))
 
 
 def kept(

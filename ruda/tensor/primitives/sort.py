@@ -41,7 +41,7 @@ from ruda.jit.language import (
 )
 from ruda.tensor import memory
 from ruda.tensor.primitives.blocks import WARP, block_scan
-from ruda.tensor.primitives.run import each, has_int64, index_dtype, launch
+from ruda.tensor.primitives.run import each, has_int64, has_short_kernels, index_dtype, launch
 from ruda.tensor.primitives.scan import chunks_of, scan
 
 RANKS = 1 << 16  # a number above the places in a tile
@@ -282,6 +282,8 @@ def tile_shape(device: str, itemsize: int, wants_order: bool) -> Shape:
     """
     if memory.on_host(device):
         return Shape(32, 2, 4, 3)
+    if has_short_kernels(device):
+        return Shape(64, 1, 4, 1024)
     if "max_shared" in backends.get(device).target(device):
         return Shape(128, 8, 6, 1024)
     if itemsize > 4:
