@@ -27,7 +27,7 @@ from ruda.tensor.graph import Node
 from ruda.tensor.history import recording, refuse
 from ruda.tensor.plan import Plan
 from ruda.tensor.primitives import many, run
-from ruda.tensor.tensor import Tensor, asarray, copied, from_buffer, from_node
+from ruda.tensor.tensor import Storage, Tensor, asarray, copied, from_buffer, from_node
 
 SIGNATURES = 64  # of a function, whose plans are kept
 GRAPH = 3  # kernels from which one call of a GPU's driver replays them all
@@ -36,6 +36,22 @@ Place = int  # of a value, among those of a replay
 
 
 # ---- arguments -----------------------------------------------------------------------------------
+
+
+class Constant:
+    """What is no tensor. Numbers are told by their bits: -0.0 is not 0.0, and NaN is NaN."""
+
+    __slots__ = ("told", "value")
+
+    def __init__(self, value: Any) -> None:
+        exact = isinstance(value, float | complex | np.inexact)
+        self.value, self.told = value, (type(value), repr(value) if exact else value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Constant) and self.told == other.told
+
+    def __hash__(self) -> int:
+        return hash(self.told)
 
 
 def flatten(tree: Any, tensors: list[Tensor]) -> Any:
@@ -48,7 +64,7 @@ def flatten(tree: Any, tensors: list[Tensor]) -> Any:
         return (dict, *((k, flatten(v, tensors)) for k, v in tree.items()))
     if isinstance(tree, tuple | list):
         return (kind, *(flatten(v, tensors) for v in tree))
-    return (None, kind, tree)
+    return None, Constant(tree)
 
 
 def unflatten(shape: Any, tensors: Any) -> Any:
@@ -57,7 +73,7 @@ def unflatten(shape: Any, tensors: Any) -> Any:
         return next(tensors)
     kind, *items = shape
     if kind is None:
-        return items[1]
+        return items[0].value
     if kind is dict:
         return {k: unflatten(v, tensors) for k, v in items}
     values = [unflatten(v, tensors) for v in items]
@@ -254,16 +270,20 @@ class Recorded:
             values[place] = t.buffer() if t._view is None else copied(t)
 
     def results(self, values: list[Any], arguments: Sequence[Tensor]) -> list[Tensor]:
-        """Tensors of the results; an argument is given back as it is, constants as copies."""
-        out = []
+        """Tensors of the results. An argument is given back as it is; what shares memory with
+        arguments, constants or other results is copied, as each tensor writes its own."""
+        given = [t._storage.node.value for t in arguments]
+        taken = [memory.owner(v) for v in (*given, *self.constants.values())]
+        made = {k: t._storage for k, t in enumerate(arguments)}
         for p in self.outputs:
-            if p < len(arguments):
-                out.append(Tensor(arguments[p]._storage))
+            if p in made:
                 continue
-            value = values[p] if p not in self.constants else duplicate(values[p], self.device)
-            value = memory_of(value, self.device)
-            out.append(from_node(graph.leaf(value, self.dtypes[p], self.device)))
-        return out
+            value = memory_of(values[p], self.device)
+            if any(memory.owner(value) is o for o in taken):
+                value = duplicate(value, self.device)
+            taken.append(memory.owner(value))
+            made[p] = Storage(graph.leaf(value, self.dtypes[p], self.device))
+        return [Tensor(made[p]) for p in self.outputs]
 
     def is_for_a_graph(self) -> bool:
         kernels = sum(
@@ -426,12 +446,7 @@ class Compiled:
         values: list[Any] = [None] * trace.count
         for p, n in zip(places, targets, strict=True):
             values[p] = n.value
-        results = [
-            Tensor(tensors[p]._storage) if p < len(tensors)
-            else from_buffer(memory_of(values[p], device), device)
-            for p in places
-        ]  # fmt: skip
-        return unflatten(out, iter(results))
+        return unflatten(out, iter(recorded.results(values, tensors)))
 
     def __ruda_explain__(self) -> CompiledExplanation:
         return CompiledExplanation(

@@ -104,6 +104,19 @@ def view(buffer: Any, seen: View) -> Any:
     )  # fmt: skip
 
 
+def owner(buffer: Any) -> Any:
+    """What holds a buffer's memory: one object for all buffers that share it."""
+    if isinstance(buffer, DeviceArray):
+        return buffer.storage
+    while True:
+        below = getattr(buffer, "base", None)
+        if below is None:
+            below = getattr(buffer, "owner", None)
+        if below is None:
+            return buffer
+        buffer = below
+
+
 def repeat(buffer: Any, shape: tuple[int, ...]) -> Any:
     """A buffer at a shape, without a copy: axes of length 1 repeat."""
     strides = tuple(

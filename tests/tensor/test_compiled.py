@@ -6,6 +6,7 @@ import pytest
 import ruda
 from ruda import nn
 from ruda.errors import CompileError, GradientError
+from ruda.tensor import execute
 from ruda.tensor.grad import flatten
 
 
@@ -241,3 +242,44 @@ def test_explain_tells_what_is_kept():
     assert found.signatures[0].kernels[0].ops == ("exp", "multiply", "sum")
     assert found.signatures[0].moved == found.signatures[0].least == 4 * (30 + 3)
     assert "f: 2 signatures" in repr(found) and "launch by launch" in repr(found)
+
+
+def test_results_share_no_memory(device):
+    """Of arguments, of constants and of each other: memory that seems dead is written again."""
+    size = 1 << 18 if device == "cpu" else 40  # from which it has kernels, and memory of a pool
+    whole = ruda.compile(lambda x: ruda.reshape(x, (2, -1)))
+    both = ruda.compile(lambda x: (lambda y: (y, y[1:], y))(x + 1))
+    constant = ruda.compile(lambda x: ruda.full((size,), 3.0, device=x.device))
+    a = np.arange(size, dtype="f4")
+    for _ in range(3):
+        x = ruda.asarray(a, device=device)
+        y = whole(x)
+        z = y * 2
+        del y
+        assert np.array_equal(z.numpy().ravel(), a * 2) and np.array_equal(x.numpy(), a)
+        y, part, same = both(x)
+        z = part * 2
+        del part
+        assert np.array_equal(z.numpy(), a[1:] * 2 + 2) and np.array_equal(y.numpy(), a + 1)
+        y, part, same = both(x)
+        z = part * 2, same * 2  # what waits saw the elements before they were written
+        y[...] = 0
+        assert np.array_equal(z[0].numpy(), a[1:] * 2 + 2)
+        assert np.array_equal(z[1].numpy(), a * 2 + 2)
+        found = constant(x)
+        assert set(found.tolist()) == {3.0}
+        found[...] = 5
+        if device == "cpu":
+            execute.wait()
+
+
+def test_numbers_are_told_by_their_bits(device):
+    """-0.0 is not 0.0, though it equals it; NaN is NaN, though it does not."""
+    scaled = ruda.compile(lambda x, by: x * by)
+    x = ruda.asarray([1.0, -2.0], device=device)
+    for by in (0.0, -0.0, 0, np.float32(-0.0), np.float32(0.0), False):
+        found = np.signbit(scaled(x, by).numpy()).tolist()
+        assert found == np.signbit((x * by).numpy()).tolist(), by
+    for _ in range(3):
+        assert np.isnan(scaled(x, float("nan")).numpy()).all()
+    assert len(ruda.explain(scaled).signatures) == 7
