@@ -66,6 +66,18 @@ def find(folder: Path) -> Path | None:
     return next((p for p in left if (p / "state.json").exists()), None)
 
 
+def notes(folder: Path) -> dict[str, Any]:
+    """The dictionary that was saved, without model and optimiser."""
+    found = find(folder)
+    if found is None:
+        raise UsageError(f"there is no checkpoint at {folder}")
+    try:
+        state: dict[str, Any] = json.loads((found / "state.json").read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the checkpoint at {found} is damaged: {error}") from None
+    return state
+
+
 def load(folder: Path, model: Module, optimizer: Optimizer) -> dict[str, Any]:
     """Set model and optimiser; the dictionary that was saved with them."""
     library = _library()

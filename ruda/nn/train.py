@@ -234,6 +234,10 @@ def train(
     for name, value in (("epochs", epochs), ("batch", batch), ("steps", steps)):
         if value < 1:
             raise UsageError(f"--{name} {value}: at least 1")
+    if not 0 < lr < np.inf:
+        raise UsageError(f"--lr {lr}: more than 0")
+    if save_every < 0:
+        raise UsageError(f"--save-every {save_every}: 0, for every epoch alone, or more")
     if download:
         if dataset != "mnist":
             raise UsageError(f"--download is for mnist; {dataset} needs none")
@@ -264,15 +268,21 @@ def run(
     falling = schedules.cosine(lr, max(1, epochs * task.steps), lr / 10)
     optimizer = AdamW(model.parameters(), lr=falling)
     saved, metrics = output / "checkpoint", output / "metrics.jsonl"
-    output.mkdir(parents=True, exist_ok=True)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--output {output}: {error.strerror}") from None
     done, total, best = 0, 0.0, 0.0
     if resume:
-        state = checkpoint.load(saved, model, optimizer)
-        differs = [k for k in told if state.get(k) != told[k]]
-        if differs:
-            name = differs[0]
-            raise UsageError(f"the checkpoint is of --{name} {state.get(name)}")
+        state = checkpoint.notes(saved)
+        for name in told:  # before the weights, whose shapes may differ by then
+            if state.get(name) != told[name]:
+                option = name if name == "dataset" else f"--{name}"
+                raise UsageError(f"the checkpoint is of {option} {state.get(name)}")
+        checkpoint.load(saved, model, optimizer)
         done, total, best = int(state["done"]), float(state["total"]), float(state["best"])
+        if done >= epochs * task.steps:
+            print(f"all {done // task.steps} epochs are done: a larger --epochs goes on")
     forget_after(metrics, done if resume else 0)
 
     def save() -> None:

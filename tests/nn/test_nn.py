@@ -358,6 +358,19 @@ def test_the_command(tmp_path, capsys, model):
     assert "test accuracy" in capsys.readouterr().out
     assert main(["train", "mnist", "--data", str(tmp_path)]) == 1
     assert "has neither" in capsys.readouterr().err
+    other = {"mlp": "cnn", "cnn": "mlp"}[model]
+    assert main([*run, "--resume", "--model", other]) == 1
+    assert f"the checkpoint is of --model {model}" in capsys.readouterr().err
+    assert main([*run, "--resume"]) == 0
+    assert "1 epochs are done" in capsys.readouterr().out
+    (tmp_path / "file").write_text("")
+    for option, value in (
+        ("--lr", "-1"),
+        ("--save-every", "-1"),
+        ("--output", str(tmp_path / "file")),
+    ):
+        assert main([*run, option, value]) == 1
+        assert f"{option} {value}" in capsys.readouterr().err
     resume = ["train", "digits", "--resume", "--output", str(tmp_path / "none")]
     assert main(resume) == 1
     assert "there is no checkpoint" in capsys.readouterr().err
