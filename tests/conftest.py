@@ -10,6 +10,8 @@ Chromium.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 import zlib
 
@@ -18,7 +20,8 @@ import numpy as np
 import pytest
 
 from ruda.settings import settings
-from tests.refusals import pytest_pyfunc_call, pytest_sessionfinish  # noqa: F401  hooks
+from tests import refusals
+from tests.refusals import pytest_pyfunc_call  # noqa: F401  a hook
 
 # The tests leave the user's cache alone, and every kernel of theirs passes verification. The
 # environment is for their child processes: pytest's own options have imported ruda by now.
@@ -79,6 +82,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if left and not wants(config, marker):
             config.hook.pytest_deselected(items=left)
             items[:] = [item for item in items if not item.get_closest_marker(marker)]
+
+
+alone: list[str] = []  # what waits for the end of the other processes
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Measurements beside other tests would be of no use: processes of pytest-xdist leave them."""
+    if item.get_closest_marker("alone") and "PYTEST_XDIST_WORKER" in os.environ:
+        pytest.skip("runs alone, after the others")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and "alone" in report.keywords and hasattr(report, "node"):  # a process's
+        alone.append(report.nodeid)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Run what waited, by the process that had the others do their part."""
+    refusals.write_lists()
+    if alone:
+        command = [sys.executable, "-m", "pytest", "-q", "-n0", "-m", session.config.option.markexpr]
+        sys.stdout.flush()
+        failed = subprocess.run([*command, *alone], check=False).returncode
+        session.exitstatus = session.exitstatus or failed
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def pytest_pyfunc_call(pyfuncitem: Any) -> Generator[None, object, object]:
     return result
 
 
-def pytest_sessionfinish() -> None:
+def write_lists() -> None:
     """Write the lists anew, where that was asked for: a line for a test that is always refused."""
     for device, tests in seen.items() if WRITES else ():
         lines = []
