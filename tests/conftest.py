@@ -103,7 +103,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Run what waited, by the process that had the others do their part."""
     refusals.write_lists()
     if alone:
-        command = [sys.executable, "-m", "pytest", "-q", "-n0", "-m", session.config.option.markexpr]
+        asked = session.config.option.markexpr
+        command = [sys.executable, "-m", "pytest", "-q", "-n0", "-m", asked]
         sys.stdout.flush()
         failed = subprocess.run([*command, *alone], check=False).returncode
         session.exitstatus = session.exitstatus or failed
