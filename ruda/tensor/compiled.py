@@ -236,10 +236,11 @@ class Recorded:
             values[k] = t._storage.node.value
         for at, constant in self.constants.items():
             values[at] = constant
-        if self.graph is None and self.is_for_a_graph():
-            self.graph = Graph(self, values)
         if self.graph is not None:
             self.graph.replay(values)
+        elif self.is_for_a_graph():
+            self.graph = Graph(self, values)
+            self.graph.results(values)
         else:
             for step in self.steps:
                 self.run(step, values)
@@ -301,7 +302,8 @@ class Graph:
     """The launches of a recording as a GPU's graphs, with memory of their own.
 
     Arguments are copied in and results out, on the device: a graph's addresses are fixed. Library
-    calls that look at values run between two graphs.
+    calls that look at values run between two graphs. Making one runs all of it once, and is thus
+    the first replay: calls that draw numbers must not draw any more of them.
     """
 
     def __init__(self, recorded: Recorded, values: list[Any]) -> None:
@@ -363,6 +365,10 @@ class Graph:
         self.write([(values[k], self.values[k]) for k in self.inputs])
         for part in self.parts:
             part()
+        self.results(values)
+
+    def results(self, values: list[Any]) -> None:
+        """Copy what was computed out of the graph's memory."""
         wanted = [p for p in self.outputs if values[p] is None]
         for p in wanted:
             like: Any = self.values[p]

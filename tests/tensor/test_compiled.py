@@ -222,6 +222,30 @@ def test_graphs_have_products_and_stop_at_what_looks_at_values(device, monkeypat
             step([p.detach() for p in leaves], x, y + 5)
 
 
+def test_a_graph_draws_numbers_once_for_each_call(device, monkeypatch):
+    """Making one runs it: a second run in the same call would skip numbers."""
+    if not device.startswith("cuda"):
+        give_graphs(monkeypatch, device)
+    layer = nn.Dropout(rng=np.random.default_rng(5))
+    draws = np.random.default_rng(5)
+
+    @ruda.compile
+    def f(x):
+        dropped = layer(x * 3.0)
+        for _ in range(3):
+            dropped = dropped.T + ruda.sum(dropped * 0.5, axis=0)
+        return dropped
+
+    x = ruda.full((6, 6), 3.0, device=device)
+    for _ in range(4):
+        kept = draws.random((6, 6), np.float32) >= 0.5
+        wanted = kept * 18.0
+        for _ in range(3):
+            wanted = wanted.T + (wanted * 0.5).sum(0)
+        np.testing.assert_allclose(f(x).numpy(), wanted, rtol=1e-5)
+    assert "as one graph" in repr(ruda.explain(f))
+
+
 def test_results_that_were_views_are_in_order(device):
     f = ruda.compile(lambda x: (ruda.flip(x), (x * 2).T))
     for k in range(3):
