@@ -258,11 +258,13 @@ class Statements(Expressions):
         return True
 
     def inside_other_loop(self, node: ast.For, use: ast.Name, name: str) -> bool:
-        """Whether a use lies in the body of another loop that has the same variable."""
+        """Whether a use lies in the body of another loop that has the same variable, and that is
+        not around this one: there it would read what this loop left."""
         for other in ast.walk(self.scope.definition.tree):
             if isinstance(other, ast.For) and other is not node:
                 if isinstance(other.target, ast.Name) and other.target.id == name:
-                    if any(n is use for s in other.body for n in ast.walk(s)):
+                    inside = [n for s in other.body for n in ast.walk(s)]
+                    if any(n is use for n in inside) and not any(n is node for n in inside):
                         return True
         return False
 
@@ -281,13 +283,13 @@ class Statements(Expressions):
         for item in items:
             if gone is None:
                 self.scope.loops.append(LoopContext(broke))
-                self.bind_round(node.target, item, place)
+                self.bind_round(node, node.target, item, place)
                 self.statements(node.body)
                 self.scope.loops.pop()
                 continue
             self.scope.loops.append(LoopContext(broke, unrolled=True))
             with self.block() as body:
-                self.bind_round(node.target, item, place)
+                self.bind_round(node, node.target, item, place)
                 with self.leaving(gone):
                     self.statements(node.body)
                 body.append(ir.Break(place=place))
@@ -296,16 +298,18 @@ class Statements(Expressions):
             once = ir.While(TRUE, tuple(body), place=place)
             self.emit(ir.If(test, (once,), place=place))
 
-    def bind_round(self, target: ast.expr, item: Value, place: Place) -> None:
+    def bind_round(self, node: ast.For, target: ast.expr, item: Value, place: Place) -> None:
         """The target of an unrolled loop stands for the item itself where nothing else assigns
-        it."""
+        it, or only loops that read it inside."""
         match target, item:
-            case ast.Name(id=name), _ if self.scope.definition.assigned[name] == 2:
+            case ast.Name(id=name), _ if self.scope.definition.assigned[name] == 2 or (
+                target is node.target and self.counter_is_enough(node)
+            ):
                 self.scope.names[name] = self.keep(item)
                 self.remember(self.scope.prefix + name, item, place, once=False)
             case ast.Tuple(elts=names), TupleValue(items=items) if len(names) == len(items):
                 for one, part in zip(names, items, strict=True):
-                    self.bind_round(one, part, place)
+                    self.bind_round(node, one, part, place)
             case _:
                 self.assign_target(target, item, place)
 

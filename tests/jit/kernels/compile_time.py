@@ -147,6 +147,22 @@ def unrolled_index_reaches_tuples(x, out):
 
 
 @ruda.jit
+def unrolled_loops_of_one_name(x, out):
+    """The second loop assigns the name again; each round's number is one of the compiler's."""
+    i = ruda.grid(1)
+    if i < out.size:
+        weights = (1, 0.5, 2)
+        total = ruda.float32(0)
+        for k in ruda.unroll(range(3)):
+            total += weights[k] * ruda.float32(x[i])
+        for k in range(4):
+            total += k
+        for k in ruda.unroll(range(2)):
+            total -= weights[k] * ruda.float32(x[i])
+        out[i] = total
+
+
+@ruda.jit
 def optional_array(x, bias, out):
     i = ruda.grid(1)
     if i < out.size:
@@ -242,6 +258,11 @@ CASES = [
         unrolled_index_reaches_tuples,
         lambda rng, n: (small(rng, n), Out(n, np.float64)),
         lambda x: 3.5 * x,
+    ),
+    Case(
+        unrolled_loops_of_one_name,
+        lambda rng, n: (small(rng, n), Out(n, np.float32)),
+        lambda x: 2.0 * x + 6,
     ),
     Case(
         optional_array,

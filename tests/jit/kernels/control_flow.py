@@ -85,6 +85,25 @@ def nested_sum(x):
 
 
 @ruda.jit
+def loops_of_one_name(x, out):
+    """What the inner loop left is read in the outer one."""
+    i = ruda.grid(1)
+    if i < out.size:
+        total = 0
+        for k in range(x[i]):
+            for k in range(x[i] + 1, x[i] + 3):
+                total += k
+            total += 100 * k
+        for k in range(3):
+            total += 7 * k
+        out[i] = total
+
+
+def of_one_name(x):
+    return [7 * 3 + v * (2 * v + 3 + 100 * (v + 2)) for v in x.tolist()]
+
+
+@ruda.jit
 def ranges(starts, stops, out):
     i = ruda.grid(1)
     if i < starts.size:
@@ -404,6 +423,12 @@ CASES = [
         nested_loops,
         lambda rng, n: (integers(rng, n, least=0, most=9), Out(n, np.int64)),
         nested_sum,
+        sizes=SMALL,
+    ),
+    Case(
+        loops_of_one_name,
+        lambda rng, n: (integers(rng, n, least=0, most=9), Out(n, np.int64)),
+        of_one_name,
         sizes=SMALL,
     ),
     Case(
