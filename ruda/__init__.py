@@ -263,7 +263,8 @@ if not _typing.TYPE_CHECKING:  # a type checker should take a wrong name for wro
             return importlib.import_module(f"ruda.{name}")
         tensor = importlib.import_module("ruda.tensor")
         if name in tensor.__all__ or name.startswith("__array_"):
-            return getattr(tensor, name)
+            globals()[name] = found = getattr(tensor, name)  # the next time Python finds it itself
+            return found
         from ruda.porting import attribute
 
         return attribute(name)

@@ -151,6 +151,7 @@ _BY_NAME |= {"i2": int16, "i4": int32, "u2": uint16, "u4": uint32, "f2": float16
 _BY_NAME |= {"f8": float64, "c8": complex64, "c16": complex128, "f": float32, "d": float64}
 _BY_NAME |= {"e": float16, "i": int32, "I": uint32, "h": int16, "H": uint16, "q": int64}
 _BY_NAME |= {"Q": uint64, "b": int8, "B": uint8, "?": bool_, "F": complex64, "D": complex128}
+_KNOWN: dict[np.dtype[Any], DType] = {}  # that were looked for
 _PYTHON = {"float": float, "complex": complex}  # the default float's, as the types themselves
 
 
@@ -178,6 +179,8 @@ def as_dtype(value: Any) -> DType:
     """
     if isinstance(value, DType):
         return value
+    if isinstance(value, np.dtype) and value in _KNOWN:
+        return _KNOWN[value]
     if isinstance(value, str):
         value = _PYTHON.get(value, value)
     if isinstance(value, str):
@@ -201,6 +204,8 @@ def as_dtype(value: Any) -> DType:
         found = _BY_NAME.get(value.name)
     if found is None:
         raise DTypeError(f"{value!r} is not a dtype that ruda has")
+    if isinstance(value, np.dtype):
+        _KNOWN[value] = found
     return found
 
 

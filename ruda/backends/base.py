@@ -428,7 +428,7 @@ class DeviceArray:
 
     @property
     def size(self) -> int:
-        return self._shadow.size
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -440,7 +440,10 @@ class DeviceArray:
 
     def is_c_contiguous(self) -> bool:
         """Whether the elements lie in C order without gaps."""
-        return self._shadow.flags.c_contiguous
+        plain = contiguous_strides(self.shape, self.dtype.itemsize)
+        if self.strides == plain and not self.storage.is_freed:
+            return True
+        return self._shadow.flags.c_contiguous  # axes of length 1 have any stride; or it is freed
 
     def is_f_contiguous(self) -> bool:
         """Whether the elements lie in Fortran order without gaps."""
@@ -449,6 +452,8 @@ class DeviceArray:
     @property
     def is_aligned(self) -> bool:
         """Whether each element lies at a multiple of its size."""
+        if not self.pointer % self.dtype.itemsize and self.is_c_contiguous():
+            return True
         return self._shadow.flags.aligned
 
     # -- views --

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ruda import dtypes
+from ruda.backends.base import DeviceArray
 from ruda.dtypes import DType, default_of, weak_complex, weak_float, weak_int
 from ruda.errors import DeviceError, ShapeError
 from ruda.tensor.memory import View
@@ -108,8 +109,11 @@ class Node:
 def leaf(value: Any, dtype: DType, device: str) -> Node:
     """A node of memory that exists."""
     made = Node(None, (), tuple(value.shape), dtype, device, value=value)
-    flags = getattr(value, "_shadow", value).flags
-    if not (flags.c_contiguous and flags.aligned):
+    if type(value) is DeviceArray:
+        plain = value.is_c_contiguous() and value.is_aligned
+    else:
+        plain = value.flags.c_contiguous and value.flags.aligned
+    if not plain:
         made.layout = layout_of(value)
     if tracing.current is not None:
         tracing.current.leaf(made)
@@ -118,8 +122,9 @@ def leaf(value: Any, dtype: DType, device: str) -> Node:
 
 def layout_of(value: Any) -> tuple[tuple[int, ...], bool]:
     """Strides in elements, and whether all elements are aligned."""
-    flags = getattr(value, "_shadow", value).flags
-    return tuple(s // value.dtype.itemsize for s in value.strides), bool(flags.aligned)
+    itemsize = value.dtype.itemsize
+    aligned = value.is_aligned if type(value) is DeviceArray else bool(value.flags.aligned)
+    return tuple(s // itemsize for s in value.strides), aligned
 
 
 def record(row: Row, inputs: Sequence[Input]) -> Node:

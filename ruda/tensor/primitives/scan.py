@@ -324,7 +324,8 @@ def scan(
         each(name, device, scan_lines, lines, x, starts, out, wide, how, identity, exclusive)
         return
     if starts is None and inner == 1 and wide.kind != "complex":
-        scan_long(x[:, :, 0], out[:, :, 0], wide, device, name, how, exclusive)
+        lines_of_x, lines_of_out = (memory.look(a, a.shape[:2], a.strides[:2]) for a in (x, out))
+        scan_long(lines_of_x, lines_of_out, wide, device, name, how, exclusive)
         return
     block, items = tile_shape(wide, device)
     tiles = -(-n // (block * items))

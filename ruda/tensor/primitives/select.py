@@ -139,11 +139,12 @@ def arg_extreme(x: Any, greatest: bool, device: str, name: str) -> Any:
         chunk, parts = chunks_of(n, block * items, max(1, most // outer))
         dtype = as_dtype(x.dtype)
         wide = dtype if dtype.bits >= 32 else float32 if dtype.kind == "float" else int32
+        lines = memory.look(x, x.shape[:2], x.strides[:2])
         for lengths in ((chunk, parts), (parts, 1)) if parts > 1 else ((n, 1),):
             out = memory.allocate((outer, lengths[1]), kind, device)
             launch(
                 name, device, row_extremes, outer * lengths[1], block,
-                x[:, :, 0], found, out, lengths[0], block, items, wide, greatest,
+                lines, found, out, lengths[0], block, items, wide, greatest,
             )  # fmt: skip
             found = out
         return out

@@ -879,3 +879,52 @@ def test_an_op_alone_takes_the_right_operands(fake):
             assert (first, extent) == (out.pointer, 100)
             assert operands == [at.get(w, w) for w in wanted]
     assert sum(v is not None for v in execute._alone[1].values()) >= 3
+
+
+def test_kernels_of_primitives_are_launched_again_by_addresses_alone(fake):
+    """A launch of a form that came before packs what the first one packed, with its own arrays."""
+    from ruda.tensor.primitives import run
+
+    @ruda.jit
+    def kernel(x, nothing, out, n, last, value: ruda.constexpr):
+        i = ruda.grid(1)
+        if i < out.shape[0]:
+            out[i, 0] = x[i, 1] + value + last[0] * n
+
+    found = []
+
+    class Everything(dict):
+        def get(self, key, default=None):
+            made = [m.module for known in kernel._specialisations.values() for m in known]
+            rows = next(m.metadata["parameters"] for m in made if m.function == key)
+            letters = [c for c in layout(rows)[0] if c.isalpha() and c != "x"]
+            return lambda parameters: found.append(values(parameters, letters))
+
+    fake.kernels = Everything()
+    whole = [ruda.to_device(np.zeros((8, 6), np.float32)) for _ in range(3)]
+    x, y, z = (a[:, ::2] for a in whole)
+
+    def packed(*arguments):
+        kernel[1, 32](*arguments)
+        for _ in range(2):  # the second one is bound, at the latest
+            run.launch("test", "cuda:0", kernel, 1, 32, *arguments)
+        looked, first, again = found[-3:]
+        assert looked == first == again
+        return again
+
+    forms = [
+        (x, None, y, 3, (2, 5), 0.0),
+        (z, None, x, 3, (2, 5), 0.0),
+        (x, None, y, 4, (2, 5), 0.0),
+    ]
+    forms += [(x, None, y, 3, (7, 5), 0.0), (x, None, whole[2], 3, (2, 5), 0.0)]
+    different = [packed(*form) for form in forms]
+    assert all(a != b for k, a in enumerate(different) for b in different[:k])
+    known = run._bound[1]
+    assert len(known) == 4 and None not in known.values()  # of the first two forms it is the same
+    packed(x, None, y, 3, (2, 5), -0.0)  # kernels of their own
+    packed(x, None, y, 3, (2, 5), 0)
+    assert len(known) == 6
+    x.free()
+    with pytest.raises(DeviceError, match="freed"):
+        run.launch("test", "cuda:0", kernel, 1, 32, *forms[0])
