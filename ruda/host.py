@@ -18,6 +18,7 @@ from ruda.backends.base import (
     DeviceInfo,
     Event,
     Stream,
+    check_size,
     missing_attribute,
     numpy_dtype,
 )
@@ -66,6 +67,7 @@ def _allocate(shape: Any, dtype: Any, order: str, kind: str, strides: Any = None
     nbytes = dtype.itemsize + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
     if 0 in shape:
         nbytes = 0
+    check_size((nbytes,))
     storage = backend.allocate(nbytes, name, kind)
     return DeviceArray(backend, storage, shape, dtype, tuple(strides))
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from ruda.backends.pool import Pool, bucket
 from ruda.dtypes import DType, as_dtype
-from ruda.errors import DeviceError, LaunchWarning, Place
+from ruda.errors import DeviceError, LaunchWarning, OutOfMemoryError, Place, shown
 from ruda.settings import settings
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 # Running profiles: told of launches, copies and compilations. Who changes it calls
 # `settings.changed()`, as launchers are made with or without them.
 observers: list[Any] = []
+MOST = 1 << 58  # elements of an array: of 16 bytes each, their offsets fit 64 bits
 KEPT = 1 << 28  # bytes of the host's memory that are kept for new arrays
 
 
@@ -202,6 +203,19 @@ class Storage:
     @property
     def is_freed(self) -> bool:
         return self.owner is None
+
+
+def check_size(shape: Sequence[int]) -> None:
+    """OutOfMemoryError for a shape whose elements no memory can hold, and no offset can name.
+
+    Lengths of 0 do not count, as in NumPy: a row of such an array may be asked for.
+    """
+    size = math.prod(shape)
+    if size > MOST or (not size and math.prod(filter(None, shape)) > MOST):
+        raise OutOfMemoryError(
+            f"an array of shape {shown(tuple(shape))} is larger than any memory: it may have at "
+            f"most {MOST:,} elements"
+        )
 
 
 def _request(nbytes: int) -> np.ndarray[Any, Any] | None:
@@ -412,6 +426,7 @@ class DeviceArray:
         kind: str = "device",
     ) -> DeviceArray:
         """A new array without gaps, with undefined elements."""
+        check_size(shape)
         storage = backend.allocate(math.prod(shape) * dtype.itemsize, device, kind)
         return cls(backend, storage, shape, dtype, contiguous_strides(shape, dtype.itemsize, order))
 

@@ -10,6 +10,7 @@ block of memory is (an address, a buffer, a NumPy array) is for `request` to say
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -104,7 +105,7 @@ class Pool:
     def fresh(self, size: int, nbytes: int) -> Any:
         """New memory of the device; where there is none, what is kept is given back first."""
         address = None if self.over(size) else self.request(size)
-        if address is None:
+        if address is None and size <= sys.maxsize:
             gc.collect()
             self.wait()
             self.empty()
@@ -120,8 +121,8 @@ class Pool:
         return address
 
     def over(self, size: int) -> bool:
-        limit = self.limit()
-        return bool(limit) and self.in_use + self.cached + size > limit
+        limit = self.limit() or sys.maxsize  # more than an address can say no driver is asked for
+        return self.in_use + self.cached + size > limit
 
     def give_back(self, block: Block) -> None:
         """Take a dead block."""

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ruda import backends, dtypes
+from ruda.backends.base import check_size
 from ruda.dtypes import DType, as_dtype, default_float, default_of, promote
-from ruda.errors import DTypeError, ShapeError
+from ruda.errors import DTypeError, ShapeError, shown
 from ruda.tensor import graph, memory
 from ruda.tensor.graph import WEAK
 from ruda.tensor.history import attach, refuse
@@ -45,7 +46,8 @@ def as_shape(shape: Any) -> tuple[int, ...]:
     items = shape if isinstance(shape, tuple | list) else (shape,)
     out = tuple(operator.index(n) for n in items)
     if any(n < 0 for n in out):
-        raise ValueError(f"a shape has no negative lengths: {out}")
+        raise ValueError(f"a shape has no negative lengths: {shown(out)}")
+    check_size(out)
     return out
 
 
@@ -127,7 +129,7 @@ def arange(
     whole = all(isinstance(v, int | np.integer) for v in (start, stop, step))
     kind = default_int(here(device)) if whole else default_float()
     kind = kind if dtype is None else as_dtype(dtype)
-    count = max(0, math.ceil((stop - start) / step))
+    (count,) = as_shape(max(0, math.ceil((stop - start) / step)))
     values = start + step * np.arange(count, dtype=np.int64 if whole else np.float64)
     return asarray(values, dtype=kind, device=device)
 
@@ -147,6 +149,7 @@ def linspace(
     start, stop = (v.item() if isinstance(v, Tensor) else v for v in (start, stop))
     is_complex = isinstance(start, complex) or isinstance(stop, complex)
     kind = default_of(WEAK[complex]) if is_complex else default_float()
+    (num,) = as_shape(num)
     values = np.linspace(start, stop, num, endpoint=endpoint)
     return asarray(values, dtype=dtype or kind, device=device or place)
 
@@ -156,7 +159,8 @@ def eye(
 ) -> Tensor:
     """Ones on the k-th diagonal."""
     kind = as_dtype(dtype) if dtype is not None else default_float()
-    return asarray(np.eye(n_rows, n_cols, k), dtype=kind, device=device)
+    n, m = as_shape((n_rows, n_rows if n_cols is None else n_cols))
+    return asarray(np.eye(n, m, k), dtype=kind, device=device)
 
 
 def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
@@ -371,6 +375,8 @@ def repeat(x: Tensor, repeats: Any, /, *, axis: int | None = None) -> Tensor:
     k = as_axes(axis, x.ndim)[0]
     n = x.shape[k]
     counts = np.asarray(repeats)
+    if isinstance(repeats, int):
+        as_shape(abs(repeats))  # what NumPy's integers cannot hold no memory can
     if counts.dtype.kind not in "iu" or (counts < 0).any():
         raise ValueError(f"`repeat` takes counts that are not negative integers: {repeats}")
     if counts.ndim == 0 or counts.size == 1:

@@ -21,6 +21,7 @@ from ruda.dtypes import default_float
 from ruda.errors import DTypeError, ShapeError
 from ruda.tensor import creation, linalg, signal
 from ruda.tensor.creation import (
+    as_shape,
     concat,
     count_nonzero,
     full,
@@ -53,6 +54,7 @@ def logspace(
     >>> ruda.logspace(0, 3, 4)
     Tensor([   1.,   10.,  100., 1000.], dtype=float32, device='cpu')
     """
+    (num,) = as_shape(num)
     values = np.logspace(start, stop, num, endpoint=endpoint, base=base)
     return asarray(values, dtype=dtype or default_float(), device=device)
 
@@ -62,6 +64,7 @@ def geomspace(
     device: Any = None,
 ) -> Tensor:  # fmt: skip
     """`num` numbers from `start` to `stop`, each the one before times the same factor."""
+    (num,) = as_shape(num)
     values = np.geomspace(start, stop, num, endpoint=endpoint)
     return asarray(values, dtype=dtype or default_float(), device=device)
 

@@ -16,7 +16,7 @@ from ruda import dtypes
 from ruda.dtypes import as_dtype, default_float
 from ruda.errors import DTypeError, ShapeError
 from ruda.tensor import memory, signal
-from ruda.tensor.creation import concat, moveaxis, roll, zeros
+from ruda.tensor.creation import as_shape, concat, moveaxis, roll, zeros
 from ruda.tensor.history import attach
 from ruda.tensor.tensor import Tensor, as_axes, asarray, astype, from_buffer, function
 
@@ -234,12 +234,14 @@ def ifftshift(x: Tensor, /, *, axes: Any = None) -> Tensor:
 def fftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: Any = None) -> Tensor:
     """The frequencies of `fft` of n samples at distance d."""
     kind = default_float() if dtype is None else as_dtype(dtype)
+    (n,) = as_shape(n)
     return asarray(np.fft.fftfreq(n, d), dtype=kind, device=device)
 
 
 def rfftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: Any = None) -> Tensor:
     """The frequencies of `rfft` of n samples at distance d."""
     kind = default_float() if dtype is None else as_dtype(dtype)
+    (n,) = as_shape(n)
     return asarray(np.fft.rfftfreq(n, d), dtype=kind, device=device)
 
 

@@ -8,16 +8,15 @@ refer to need not ever exist in memory.
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from ruda import dtypes
-from ruda.backends.base import DeviceArray
+from ruda.backends.base import DeviceArray, check_size
 from ruda.dtypes import DType, default_of, weak_complex, weak_float, weak_int
-from ruda.errors import DeviceError, ShapeError
+from ruda.errors import DeviceError, ShapeError, shown
 from ruda.tensor.memory import View
 from ruda.tensor.opdef import Row
 from ruda.tensor.ops import OPS
@@ -213,12 +212,15 @@ def broadcast(name: str, shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
     >>> broadcast("add", [(3, 1), (4,)])
     (3, 4)
     """
-    shapes = list(shapes)
-    try:
-        return np.broadcast_shapes(*shapes)
-    except ValueError:
-        shown = " and ".join(map(str, shapes))
-        raise ShapeError(f"`{name}`: shapes {shown} cannot be broadcast together") from None
+    shapes, found = list(shapes), []
+    for lengths in itertools.zip_longest(*(s[::-1] for s in shapes), fillvalue=1):
+        wanted = set(lengths) - {1}
+        if len(wanted) > 1:
+            given = " and ".join(map(shown, shapes))
+            raise ShapeError(f"`{name}`: shapes {given} cannot be broadcast together")
+        found.append(wanted.pop() if wanted else 1)
+    check_size(found)
+    return tuple(found[::-1])
 
 
 def number_dtype(value: Any) -> DType:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ruda import backends
-from ruda.backends.base import DeviceArray, _at, another
+from ruda.backends.base import DeviceArray, _at, another, check_size
 from ruda.dtypes import DType
 from ruda.jit.types import type_of
 
@@ -40,6 +40,7 @@ def allocate(shape: tuple[int, ...], dtype: DType, device: str) -> Any:
 @functools.lru_cache(maxsize=1024)
 def maker(shape: tuple[int, ...], dtype: DType, device: str) -> Callable[[], Any]:
     """What allocates buffers of a kind: all that does not change is found out before."""
+    check_size(shape)
     nbytes, kind = math.prod(shape) * dtype.itemsize, dtype.numpy
     backend: Any = backends.get(device)
     if on_host(device):

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ruda import backends, dtypes
+from ruda.backends.base import check_size
 from ruda.dtypes import DType, as_dtype, default_float, promote
-from ruda.errors import DTypeError, GradientError, ShapeError
+from ruda.errors import DTypeError, GradientError, ShapeError, shown
 from ruda.jit import intrinsics
 from ruda.tensor import execute, graph, memory
 from ruda.tensor.graph import WEAK, Node
@@ -880,7 +881,8 @@ def broadcast_to(x: Tensor, /, shape: Sequence[int]) -> Tensor:
         and all(n in (1, m) for n, m in zip(seen.shape, shape[missing:], strict=True))
     )
     if not fits:
-        raise ShapeError(f"a tensor of shape {x.shape} cannot be broadcast to {shape}")
+        raise ShapeError(f"a tensor of shape {x.shape} cannot be broadcast to {shown(shape)}")
+    check_size(shape)
     strides = tuple(
         s if n == m else 0
         for n, m, s in zip(seen.shape, shape[missing:], seen.strides, strict=True)

@@ -1,6 +1,7 @@
 """What users get wrong, and what is large: an error at once that says what, or the right result."""
 
 import gc
+import math
 import os
 import threading
 import weakref
@@ -32,10 +33,60 @@ def test_negative_sizes(call):
         call()
 
 
-def test_more_than_there_is_memory(device):
-    for shape in ((1 << 24, 1 << 24), (1 << 31, 1 << 31)):
-        with pytest.raises((MemoryError, ValueError), match=r"(?i)memory|allocate|large|buffer"):
-            ruda.empty(shape, device=device)
+SIZES = (1 << 24, 1 << 24), (1 << 29, 1 << 29), (1 << 31, 1 << 31), (1 << 62, 4), (10**40,)
+MAKES = {
+    "empty": lambda shape, n, d: ruda.empty(shape, device=d),
+    "full": lambda shape, n, d: ruda.full(shape, 7, device=d).numpy(),
+    "zeros": lambda shape, n, d: ruda.zeros(shape, device=d).numpy(),
+    "eye": lambda shape, n, d: ruda.eye(n, device=d),
+    "arange": lambda shape, n, d: ruda.arange(n, device=d).numpy(),
+    "linspace": lambda shape, n, d: ruda.linspace(0, 1, n, device=d),
+    "fftfreq": lambda shape, n, d: ruda.fft.fftfreq(n, device=d),
+    "uniform": lambda shape, n, d: ruda.random.Generator(0, device=d).uniform(shape).numpy(),
+    "permutation": lambda shape, n, d: ruda.random.Generator(0, device=d).permutation(n),
+    "tile": lambda shape, n, d: ruda.tile(ruda.ones(2, device=d), shape).numpy(),
+    "repeat": lambda shape, n, d: ruda.repeat(ruda.ones(2, device=d), n).numpy(),
+    "pad": lambda shape, n, d: ruda.pad(ruda.ones(2, device=d), (n, 0)).numpy(),
+    "bincount": lambda shape, n, d: ruda.bincount(ruda.asarray([1], device=d), minlength=n),
+    "broadcast": lambda shape, n, d: (
+        ruda.broadcast_to(ruda.ones((), device=d), shape) + 1
+    ).numpy(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
+def test_more_than_there_is_memory(make, device):
+    for shape in SIZES:
+        with pytest.raises(MemoryError, match=r"(?i)memory|allocate|buffer"):
+            make(shape, math.prod(shape), device)
+
+
+@pytest.mark.parametrize("make", [ruda.device_array, ruda.pinned_array, ruda.managed_array])
+def test_more_memory_than_there_is_for_arrays_of_kernels(make, device):
+    with ruda.config(device=device):
+        for shape in SIZES:
+            with pytest.raises(MemoryError, match=r"(?i)memory|buffer"):
+                make(shape)
+        with pytest.raises(MemoryError, match="larger than any memory"):
+            make((1 << 31, 1 << 31), np.uint8, strides=(1 << 40, 1))
+
+
+def test_lengths_of_results_may_be_too_large(device):
+    none, many = ruda.empty((0, 1 << 40, 1), device=device), ruda.empty(1 << 20, device=device)
+    for call in (
+        lambda: none + many, lambda: ruda.where(none > 0, many, 1), lambda: ruda.hypot(many, none),
+        lambda: ruda.broadcast_arrays(none, many), lambda: ruda.tile(none, (1, 1, 1 << 20)),
+        lambda: ruda.empty((0, 1 << 62, 1 << 62), device=device),
+    ):  # fmt: skip
+        with pytest.raises(MemoryError, match="larger than any memory"):
+            call()
+    with pytest.raises(ShapeError, match=r"\(3,\) cannot be broadcast together"):
+        many + many[:3]
+
+
+def test_after_an_error_of_memory_there_is_memory(device):
+    with pytest.raises(MemoryError):
+        ruda.empty((1 << 40, 1 << 20), device=device)
     x = ruda.ones((2, 2), device=device)
     assert (x + 1).tolist() == [[2, 2], [2, 2]]
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from ruda.backends import base
 from ruda.backends.pool import Pool
-from ruda.errors import DeviceError, DeviceNotFoundError
+from ruda.errors import DeviceError, DeviceNotFoundError, OutOfMemoryError
 from ruda.settings import settings
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ def library() -> Any:
 def check(result: tuple[Any, ...]) -> Any:
     """The value of a driver call; DeviceError."""
     if result[0]:
-        raise DeviceError(describe(result[0]))
+        kind = OutOfMemoryError if int(result[0]) == OUT_OF_MEMORY else DeviceError
+        raise kind(describe(result[0]))
     return result[1] if len(result) == 2 else result[1:]
 
 
