@@ -27,7 +27,15 @@ from ruda.tensor.graph import Node
 from ruda.tensor.history import recording, refuse
 from ruda.tensor.plan import Plan
 from ruda.tensor.primitives import many, run
-from ruda.tensor.tensor import Storage, Tensor, asarray, copied, from_buffer, from_node
+from ruda.tensor.tensor import (
+    Tensor,
+    asarray,
+    copied,
+    from_buffer,
+    from_node,
+    handle,
+    stored,
+)
 
 SIGNATURES = 64  # of a function, whose plans are kept
 GRAPH = 3  # kernels from which one call of a GPU's driver replays them all
@@ -283,8 +291,8 @@ class Recorded:
             if any(memory.owner(value) is o for o in taken):
                 value = duplicate(value, self.device)
             taken.append(memory.owner(value))
-            made[p] = Storage(graph.leaf(value, self.dtypes[p], self.device))
-        return [Tensor(made[p]) for p in self.outputs]
+            made[p] = stored(graph.leaf(value, self.dtypes[p], self.device))
+        return [handle(made[p]) for p in self.outputs]
 
     def is_for_a_graph(self) -> bool:
         kernels = sum(

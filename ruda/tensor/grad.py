@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ruda.errors import DTypeError, GradientError, ShapeError
 from ruda.tensor.history import Gradient, History, attach, detecting, enable_grad, no_grad
-from ruda.tensor.tensor import Tensor, asarray, astype, broadcast_to, function
+from ruda.tensor.tensor import Tensor, asarray, astype, broadcast_to, function, handle
 
 # ---- the engine ----------------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ def leaf(x: Any) -> Tensor:
     x = asarray(x)
     if not x.dtype.is_inexact:
         raise DTypeError(f"derivatives are of floats, not {x.dtype}: convert with `astype`")
-    here = Tensor(x._storage, x._view)
+    here = handle(x._storage, x._view)
     if x._history is not None:
         here._history = History("argument", lambda g, out, i: (g,), (x,))
     else:
@@ -434,7 +434,7 @@ class checkpoint:
             found = dict(zip(map(id, targets), reverse(result, g, targets), strict=True))
             return [found.get(id(x)) for x in (*again, *held)]
 
-        return attach(Tensor(out._storage, out._view), "checkpoint", gradient, inputs)
+        return attach(handle(out._storage, out._view), "checkpoint", gradient, inputs)
 
     def memory(self, *arguments: Any) -> Memory:
         """A dry run: computes `f` once, and says what would be kept."""
@@ -463,7 +463,7 @@ def is_wanted(x: Any) -> bool:
 
 def stop_gradient(x: Tensor) -> Tensor:
     """The same elements, taken as constant."""
-    return Tensor(x._storage, x._view)
+    return handle(x._storage, x._view)
 
 
 def custom_vjp(forward: Callable[..., Any], backward: Gradient) -> Callable[..., Tensor]:
@@ -477,7 +477,7 @@ def custom_vjp(forward: Callable[..., Any], backward: Gradient) -> Callable[...,
 
     def call(*inputs: Any) -> Tensor:
         out = forward(*(stop_gradient(i) if type(i) is Tensor else i for i in inputs))
-        result = Tensor(out._storage, out._view)
+        result = handle(out._storage, out._view)
         return attach(result, getattr(forward, "__name__", "custom_vjp"), backward, inputs)
 
     return call

@@ -81,21 +81,16 @@ class Node:
     story: str
     form: Form
 
-    def __init__(
-        self,
-        row: Row | None,
-        inputs: tuple[Input, ...],
-        shape: tuple[int, ...],
-        dtype: DType,
-        device: str,
-        axes: Any = (),
-        value: Any = None,
-    ) -> None:
-        self.row, self.inputs, self.axes = row, inputs, axes
-        self.shape, self.dtype, self.device, self.value = shape, dtype, device, value
-        self.layout: tuple[tuple[int, ...], bool] | None = None
-        self.exported = False
-        self.depth = 0
+    row: Row | None
+    inputs: tuple[Input, ...]
+    shape: tuple[int, ...]
+    dtype: DType
+    device: str
+    axes: Any
+    value: Any
+    layout: tuple[tuple[int, ...], bool] | None
+    exported: bool
+    depth: int
 
     def computed(self, value: Any) -> None:
         self.value, self.inputs, self.row, self.depth = value, (), None, 0
@@ -105,9 +100,35 @@ class Node:
         return f"<{what} {self.shape} {self.dtype} on {self.device}>"
 
 
+def node_of(
+    row: Row | None,
+    inputs: tuple[Input, ...],
+    shape: tuple[int, ...],
+    dtype: DType,
+    device: str,
+    axes: Any = (),
+    value: Any = None,
+    depth: int = 0,
+) -> Node:
+    """A new node. Not by `__init__`, which would double the time that recording an op takes, as
+    would several targets of one assignment."""
+    made = Node()
+    made.row = row
+    made.inputs = inputs
+    made.axes = axes
+    made.shape = shape
+    made.dtype = dtype
+    made.device = device
+    made.value = value
+    made.layout = None
+    made.exported = False
+    made.depth = depth
+    return made
+
+
 def leaf(value: Any, dtype: DType, device: str) -> Node:
     """A node of memory that exists."""
-    made = Node(None, (), tuple(value.shape), dtype, device, value=value)
+    made = node_of(None, (), tuple(value.shape), dtype, device, value=value)
     if type(value) is DeviceArray:
         plain = value.is_c_contiguous() and value.is_aligned
     else:
@@ -141,7 +162,9 @@ def record(row: Row, inputs: Sequence[Input]) -> Node:
         check_numbers(row, inputs, at)
         if row is OPS["pow"] and inputs[0] is first and inputs[1] == 2 and result is first.dtype:
             row, inputs = OPS["square"], nodes  # kernels get numbers when they run: too late
-    return bounded(Node(row, tuple(inputs), shape, result, device), 1 + max(n.depth for n in nodes))
+    return bounded(
+        node_of(row, tuple(inputs), shape, result, device), 1 + max(n.depth for n in nodes)
+    )
 
 
 def apart(name: str, device: str, other: str) -> DeviceError:
@@ -171,7 +194,7 @@ def bounded(node: Node, depth: int) -> Node:
 def see(node: Node, view: View) -> Node:
     """A view of what is not computed yet."""
     return bounded(
-        Node(VIEW, (node,), view.shape, node.dtype, node.device, axes=view), node.depth + 1
+        node_of(VIEW, (node,), view.shape, node.dtype, node.device, axes=view), node.depth + 1
     )
 
 
@@ -203,7 +226,7 @@ def reduce(row: Row, node: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
         shape = tuple(1 if a in axes else n for a, n in enumerate(node.shape))
     else:
         shape = tuple(n for a, n in enumerate(node.shape) if a not in axes)
-    return bounded(Node(row, (node,), shape, result, node.device, axes=axes), 1 + node.depth)
+    return bounded(node_of(row, (node,), shape, result, node.device, axes=axes), 1 + node.depth)
 
 
 def broadcast(name: str, shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:

@@ -37,6 +37,7 @@ from ruda.tensor.tensor import (
     copied,
     from_buffer,
     function,
+    handle,
     is_array,
     reshape,
 )
@@ -564,7 +565,7 @@ def read(x: Tensor, items: tuple[Any, ...]) -> Any:
         whole = x._storage.node.value
         source = grouped(whole, found.view, found.first, found.count)
         if source is None:
-            copy = copied(Tensor(x._storage, found.view))
+            copy = copied(handle(x._storage, found.view))
             whole_view = memory.contiguous(found.view.shape)
             source = grouped(copy, whole_view, found.first, found.count)
         places = reshape(found.where, (1, found.where.size, 1)).buffer()

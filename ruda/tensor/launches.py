@@ -21,7 +21,7 @@ from ruda.jit.types import Type
 from ruda.tensor.adjoint import adjoint
 from ruda.tensor.creation import zeros_like
 from ruda.tensor.history import History, attach, recording
-from ruda.tensor.tensor import Storage, Tensor, copied, from_buffer
+from ruda.tensor.tensor import Tensor, copied, from_buffer, handle, stored
 
 # ---- the kernel ----------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ def launch_on_tensors(self: Tensor, kernel: Kernel[Any], launch: Launch, argumen
     for name, a in zip(kernel.parameters, arguments, strict=True):
         if name in written:
             kept = a.requires_grad or name in reads
-            before = Tensor(Storage(a.node())) if kept else None
+            before = handle(stored(a.node())) if kept else None
             if before is not None:
                 before._history = a._history
             inputs.append(before)

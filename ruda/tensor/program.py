@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ruda.dtypes import DType
 from ruda.tensor import memory
-from ruda.tensor.graph import VIEW, WEAK, Node, form_of
+from ruda.tensor.graph import VIEW, WEAK, Node, form_of, node_of
 from ruda.tensor.memory import View
 from ruda.tensor.opdef import Row
 
@@ -176,7 +176,7 @@ def references(nodes: list[Node]) -> list[int]:
 
 def _own_references() -> int:
     """What `references` finds of a node that only its list holds."""
-    nodes = [Node(None, (), (), WEAK[int], "cpu")]
+    nodes = [node_of(None, (), (), WEAK[int], "cpu")]
     return references(nodes)[0]
 
 
