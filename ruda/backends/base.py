@@ -330,10 +330,15 @@ def contiguous_strides(shape: Sequence[int], itemsize: int, order: str = "C") ->
     >>> contiguous_strides((2, 3), 4), contiguous_strides((2, 3), 4, "F")
     ((12, 4), (4, 8))
     """
+    return _strides(tuple(shape), itemsize, order)
+
+
+@functools.lru_cache(maxsize=4096)  # views ask for the same few again and again
+def _strides(shape: tuple[int, ...], itemsize: int, order: str) -> tuple[int, ...]:
     out, step = [], itemsize
     for n in reversed(shape) if order == "C" else shape:
         out.append(step)
-        step *= max(n, 1)
+        step *= max(int(n), 1)
     return tuple(out[::-1] if order == "C" else out)
 
 

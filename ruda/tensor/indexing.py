@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ruda import dtypes
+from ruda.backends.base import DeviceArray
 from ruda.dtypes import DType, int32
 from ruda.errors import DeviceError, DTypeError, ShapeError
 from ruda.settings import settings
@@ -53,7 +54,11 @@ def around(x: Tensor, axis: int) -> Any:
 
 def whole(x: Tensor) -> Any:
     """The elements as a buffer in C order without gaps, which may be seen at other dtypes."""
-    return x.buffer() if x._view is None else copied(x)
+    buffer = x.buffer()
+    if x._view is None:
+        return buffer
+    here = type(buffer) is DeviceArray and buffer.offset == 0  # as after a reshape
+    return buffer if here and buffer.is_c_contiguous() and buffer.is_aligned else copied(x)
 
 
 def one_axis(x: Tensor, axis: Any, name: str) -> int:

@@ -9,6 +9,7 @@ kernels everywhere else. `RUDA_FUSION=verify` runs both on the CPU and compares.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,13 +22,14 @@ from ruda.errors import DeviceError, RudaError
 from ruda.jit import graphs, jit, support
 from ruda.jit.kernel import flatten_arguments
 from ruda.jit.language import constexpr, grid
-from ruda.jit.types import constant_kind
+from ruda.jit.types import CONSTANTS, constant_kind
 from ruda.settings import settings
 from ruda.tensor import lower, memory
 
 BLOCK = 256
 
 
+@functools.cache
 def has_short_kernels(device: str) -> bool:
     """Whether a device's compiler takes seconds for long kernels: software drivers of WebGPU."""
     return bool(backends.get(device).target(device).get("software"))
@@ -77,7 +79,7 @@ def launch(name: str, device: str, kernel: Any, grid: Any, block: int, *argument
         state = settings.state()
         if _bound[0] is not state or len(_bound[1]) > 1024:
             _bound = state, {}
-        form = (kernel, grid, block, device, *map(form_of, arguments))
+        form = (kernel, grid, block, *map(type, arguments), *map(form_of, arguments))
         run = _bound[1].get(form)
         if run is not None:
             run([a for a in arguments if type(a) is DeviceArray])
@@ -86,17 +88,22 @@ def launch(name: str, device: str, kernel: Any, grid: Any, block: int, *argument
         kernel[grid, block](*(mapped(a, backend, device) for a in arguments))
     except NotImplementedError as error:
         raise DeviceError(f"`{name}` on {device}: {error}") from None
-    if form is not None and None not in form and form not in _bound[1]:
+    if form is not None and form not in _bound[1] and ... not in form:
         _bound[1][form] = bound(kernel[grid, block], arguments, device)
 
 
 def form_of(value: Any) -> Any:
-    """What a launch must know of an argument, but for an array's address; None: more than that."""
-    if type(value) is DeviceArray:
+    """What a launch must know of an argument beside its type, but for an array's address; `...`:
+    more than can be told."""
+    kind = type(value)
+    if kind is DeviceArray:
         dtype = value.dtype
         place = value.pointer % dtype.itemsize, value.storage.readonly
         return value.shape, value.strides, dtype, value.__ruda_device__, place
-    return constant_kind(value)
+    if kind in CONSTANTS:
+        return value
+    found = constant_kind(value)
+    return ... if found is None else found
 
 
 def bound(

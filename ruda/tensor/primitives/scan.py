@@ -32,6 +32,7 @@ from ruda.tensor.primitives.blocks import block_scan, block_total, combine
 from ruda.tensor.primitives.run import BLOCK, each, has_short_kernels, launch
 
 SHORT = 64  # elements of a line that one thread scans, if there are many lines
+FEW_TILES = 2  # of a line that one block scans
 
 
 @jit(wraparound=False)
@@ -272,7 +273,8 @@ def scan_long(
     """Scan lines (lines, n), a few blocks each."""
     lines, n = x.shape
     block, items, most = chunk_shape(wide, device)
-    chunk, parts = chunks_of(n, block * items, max(1, most // lines))
+    few = n <= FEW_TILES * block * items  # one launch takes less time than two
+    chunk, parts = chunks_of(n, block * items, 1 if few else max(1, most // lines))
     identity = identity_of(how, wide)
     totals = None
     if parts > 1:

@@ -294,7 +294,7 @@ def tile_shape(device: str, itemsize: int, wants_order: bool) -> Shape:
 def radix(
     keys: Any, order: Order, wants_order: bool, device: str, name: str, given: Any = None
 ) -> tuple[Any, Any]:
-    """(The rows in order, None), or with `wants_order` (None, int32 indices).
+    """(The rows in order, None), or with `wants_order` (None, indices).
 
     `given` is an order that the rows are in already.
     """
@@ -317,7 +317,8 @@ def radix(
         if not (wants_order and is_last):
             new_keys = memory.allocate((rows, n), as_dtype(keys.dtype), device)
         if wants_order:
-            new_order = memory.allocate((rows, n), int32, device)
+            kind = index_dtype(device) if is_last else int32
+            new_order = memory.allocate((rows, n), kind, device)
         launch(
             name, device, move_digits, rows * parts, block,
             keys, given, starts, new_keys, new_order, shift, chunk, *rest,
@@ -352,14 +353,14 @@ def sort(x: Any, dtype: DType, descending: bool, device: str, name: str) -> Any:
 
 
 def argsort(x: Any, dtype: DType, descending: bool, device: str, name: str) -> Any:
-    """The order of each row: int32 indices (rows, n)."""
+    """The order of each row: indices (rows, n)."""
     rows, n = x.shape
     if n >= 2**31:
         raise ShapeError(f"`{name}` of {n} elements along an axis: there may be {2**31 - 1}")
     if rows * n == 0:
-        return memory.allocate((rows, n), int32, device)
+        return memory.allocate((rows, n), index_dtype(device), device)
     if n <= SHORT and (dtype.itemsize < 8 or has_int64(device)):
-        order = memory.allocate((rows, n), int32, device)
+        order = memory.allocate((rows, n), index_dtype(device), device)
         plain = x.view(np.uint8) if dtype.kind == "bool" else x
         each(name, device, sort_by_rank, rows * n, plain, order, descending)
         return order
