@@ -463,20 +463,20 @@ def test_every_gpu_of_the_machine():
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("device", ["cuda", "wgpu"])
-def test_figures(device, tmp_path, capsys):
+@pytest.mark.parametrize("name", ["cuda", "wgpu"])
+def test_figures(name, tmp_path, capsys):
     """`python -m benchmarks cuda` and `wgpu` measure every row, and print the table."""
     environment = os.environ | {"RUDA_BENCHMARK_RESULTS": str(tmp_path)}
-    if device == "wgpu":
+    if name == "wgpu":
         pytest.importorskip("wgpu")
     found = subprocess.run(
-        [sys.executable, "-m", "benchmarks", device], capture_output=True, text=True, timeout=300,
+        [sys.executable, "-m", "benchmarks", name], capture_output=True, text=True, timeout=300,
         check=False, cwd=Path(__file__).parents[3], env=environment,
     )  # fmt: skip
     with capsys.disabled():
         print(f"\n{found.stdout}")
     assert found.returncode == 0, found.stderr
-    (path,) = tmp_path.glob(f"{device}-*.json")
+    (path,) = tmp_path.glob(f"{name}-*.json")
     record = json.loads(path.read_text())
     assert record["limits"] and len(record["rows"]) >= 6
 
