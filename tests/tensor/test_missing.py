@@ -1,5 +1,7 @@
 """Devices that lack dtypes: what they say, their defaults, and the policies."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -60,6 +62,13 @@ def test_a_dtype_that_a_device_lacks_is_an_error_by_default(narrow):
     x = ruda.asarray([0.1, 2.0], dtype="float64", device=narrow)
     with pytest.raises(DeviceError, match=r"`multiply` on .*float64"):
         (x * 3).numpy()
+    with ruda.config(fusion="0"):  # copies alone are no arithmetic where the words do
+        for call in (lambda: ruda.concat([x, x])[::-1].tolist(), lambda: ruda.flip(x).tolist()):
+            with contextlib.suppress(DeviceError):
+                assert set(call()) == {0.1, 2.0}
+        y = ruda.asarray(np.ones((4, 3)), device=narrow)
+        with contextlib.suppress(DeviceError):
+            y[1] = y[2]
     with ruda.config(wgpu_dialect="tint"), pytest.raises(OverflowError, match="int32, the default"):
         ruda.asarray([2**40], device="wgpu")
 

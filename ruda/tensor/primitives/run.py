@@ -183,7 +183,10 @@ def copy(target: Any, source: Any, device: str) -> None:
     group = lower.Group((same,), ((kind, axes),), (), (0,), len(shape), len(shape), flat=flat)
     picked = tuple(shape[a] for a in axes), tuple(here[a] for a in axes)
     operands = memory.look(target, shape, there), memory.look(source, *picked)
-    launcher(group, shape, device, lower.types_of(operands))(*operands)
+    try:
+        launcher(group, shape, device, lower.types_of(operands))(*operands)
+    except NotImplementedError as error:
+        raise DeviceError(f"a copy on {device}: {error}") from None
 
 
 # What launches copies, by their form, under the settings of a time.
