@@ -9,6 +9,7 @@ Every function here has a gradient where its result is of floats, made of the fu
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -584,15 +585,16 @@ def read(x: Tensor, items: tuple[Any, ...]) -> Any:
 
 def write(x: Tensor, items: tuple[Any, ...], values: Tensor, mode: str = "set") -> None:
     """`x[items] = values` into the storage's memory, which is `x`'s own."""
-    if x.device == "cpu":
-        before = np.array(plain(x), order="C") if settings.fusion == "verify" else None
-        _written_by_numpy(plain(x), items, values, mode)
-        if before is not None:
-            ours = from_buffer(before, "cpu")
-            _written_by_kernel(ours, items, values, mode)
-            run.compare("indexing", plain(ours), plain(x))
+    if x.device != "cpu":
+        _written_by_kernel(x, items, values, mode)
         return
-    _written_by_kernel(x, items, values, mode)
+    ours = None
+    if settings.fusion == "verify":  # first, as `x` may be among the items
+        ours = from_buffer(np.array(plain(x), order="C"), "cpu")
+        _written_by_kernel(ours, items, values, mode)
+    _written_by_numpy(plain(x), items, values, mode)
+    if ours is not None:
+        run.compare("indexing", plain(ours), plain(x))
 
 
 def _written_by_numpy(
@@ -616,6 +618,8 @@ def _written_by_kernel(x: Tensor, items: tuple[Any, ...], values: Tensor, mode: 
     whole = x._storage.node.value
     if values._storage is x._storage:
         values = from_buffer(copied(values), x.device)
+    if found.where._storage is x._storage:  # read by some threads when others have written
+        found = dataclasses.replace(found, where=from_buffer(copied(found.where), x.device))
     target = grouped(whole, found.view, found.first, found.count)
     if target is not None:
         outer, _, inner = target.shape

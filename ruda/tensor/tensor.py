@@ -806,7 +806,7 @@ def astype(x: Tensor, dtype: Any, /, *, copy: bool = True, device: Any = None) -
         x = x.to_device(device)
     if wanted is x.dtype:
         return copy_of(x) if copy else x
-    if x.dtype.kind == "complex" and wanted.kind != "complex":
+    if x.dtype.kind == "complex" and wanted.kind not in ("complex", "bool"):
         raise DTypeError(f"{x.dtype} does not become {wanted}: take `ruda.real` or `ruda.abs`")
     have = x.dtype
     out = from_node(graph.record(conversion(wanted), [x.node()]))

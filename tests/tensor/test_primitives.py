@@ -96,6 +96,14 @@ def test_extremes_and_choices_of_every_dtype(device, rng):
             agree(ruda.argmax(x, axis=1), a.argmax(1))
 
 
+def test_extremes_of_no_lines(device):
+    for shape, axis, wanted in (((3, 0), 0, (0,)), ((0, 2, 0), 1, (0, 0)), ((0, 40), -1, (0,))):
+        x = ruda.zeros(shape, device=device)
+        for call in (ruda.argmax, ruda.argmin, ruda.max, ruda.sum):
+            found = call(x, axis=axis)
+            assert found.shape == wanted and found.numpy().size == 0
+
+
 def test_wrong_questions_for_extremes(device):
     with pytest.raises(ShapeError, match="`argmax` of no elements"):
         ruda.argmax(ruda.zeros((3, 0), device=device), axis=1)
@@ -154,6 +162,23 @@ def test_of_several_values_for_an_element_the_last_one_stays(device, rng):
 
 
 @pytest.mark.usefixtures("both_ways")
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
+def test_a_tensor_may_be_the_index_of_a_write_into_itself(dtype, device, rng):
+    """All indices are read before any element is written."""
+    n = 200
+    a, given = rng.permutation(n).astype(dtype), rng.integers(0, n, n).astype(dtype)
+    for index, value in ((np.s_[:], None), (np.s_[::-1], None), (np.s_[:], np.s_[::-1])):
+        x, wanted = ruda.asarray(a, device=device), a.copy()
+        wanted[a[index]] = given if value is None else a[value]
+        x[x[index]] = ruda.asarray(given, device=device) if value is None else x[value]
+        np.testing.assert_array_equal(x.numpy(), wanted)
+    for fusion in ("1", "verify"):
+        with ruda.config(fusion=fusion):
+            mask = ruda.asarray(a > 50, device=device)
+            mask[mask] = False
+            assert not mask.numpy().any()
+
+
 def test_masks_of_tensors_and_writes_into_views(device):
     a = np.arange(12, dtype="f4").reshape(3, 4)
     x = ruda.asarray(a, device=device)

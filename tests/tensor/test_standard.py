@@ -232,6 +232,20 @@ def test_small_complex_numbers_keep_their_digits(device):
         assert np.all(np.abs(found - wanted) <= 1e-6 * np.abs(wanted))
 
 
+@pytest.mark.parametrize("fusion", ["0", "verify"])
+def test_complex_numbers_hold_where_a_part_is_not_zero(fusion, device):
+    a = np.array([0, 1j, 1, -0.0, complex(0, NAN), complex(-0.0, -0.0), -2j], "c8")
+    with ruda.config(fusion=fusion):
+        z = ruda.asarray(a, device=device)
+        found = ruda.astype(z, ruda.bool), z.astype("bool"), ruda.astype(-z, "bool")
+        assert all(f.tolist() == a.astype(bool).tolist() for f in found)
+        assert ruda.nonzero(z)[0].tolist() == [1, 2, 4, 6] and int(ruda.count_nonzero(z)) == 4
+        assert [bool(v) for v in z] == a.astype(bool).tolist()
+        assert bool(ruda.any(z)) and not bool(ruda.all(z)) and not bool(ruda.any(z[:1]))
+    with pytest.raises(ruda.errors.DTypeError, match=r"take `ruda.real`"):
+        ruda.astype(z, ruda.float32)
+
+
 @pytest.mark.parametrize("z", [0, -3, 3 + 4j, 1e-30j, complex(0, -0.0)])
 def test_the_sign_of_a_complex_number(z, device):
     found = ruda.sign(ruda.asarray(np.array([z], "c8"), device=device)).numpy()[0]

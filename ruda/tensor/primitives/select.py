@@ -133,6 +133,8 @@ def arg_extreme(x: Any, greatest: bool, device: str, name: str) -> Any:
     """The indices, of shape (outer, inner), of the first extremes along the middle axis."""
     outer, n, inner = x.shape
     kind = index_dtype(device)
+    if outer * inner == 0:
+        return memory.allocate((outer, inner), kind, device)
     found = None
     block, items, most = (32, 2, 4) if memory.on_host(device) else (256, 8, 2048)
     if inner == 1 and n >= block:
