@@ -55,7 +55,7 @@ import string
 import struct
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -257,7 +257,7 @@ class _MethodDef(ctypes.Structure):
     )
 
 
-FASTCALL_WITH_KEYWORDS = 0x80 | 0x2
+FASTCALL, FASTCALL_WITH_KEYWORDS = 0x80, 0x80 | 0x2
 
 
 def build(
@@ -365,6 +365,22 @@ def _method() -> _MethodDef | None:
     for name, value in singletons.items():
         ctypes.c_void_p.from_address(addresses[name]).value = id(value)
     return _MethodDef(b"launch", addresses["launcher"], FASTCALL_WITH_KEYWORDS, None)
+
+
+_kept: list[Any] = []  # what native code refers to
+
+
+def builtins(text: str, names: Sequence[str], values: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """Functions of IR text as builtins of positional arguments, its variables filled with objects;
+    None where the layout of objects is not known. The code is never unloaded."""
+    if not _layout_is_known():
+        return None
+    addresses = cpu_pool.load_forever(text)
+    for name, value in values.items():
+        ctypes.c_void_p.from_address(addresses[name]).value = id(value)
+    methods = [_MethodDef(name.encode(), addresses[name], FASTCALL, None) for name in names]
+    _kept.extend((methods, values))
+    return tuple(_new_builtin(ctypes.addressof(m), None, None) for m in methods)
 
 
 def _layout_is_known() -> bool:

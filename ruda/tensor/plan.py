@@ -663,6 +663,7 @@ def launch(
         run = k.run
         if run is None:
             run = k.run = prepared(k.group, k.launch, given, device)
+            _install()
             if hasattr(backend, "bound"):
                 k.bound = bound(k, [(k.group, k.launch, given)], device)
         run(*given)
@@ -682,6 +683,12 @@ def launch(
     assert k.run_finish is not None
     k.run(*between, *given)
     k.run_finish(*whole, *between)
+
+
+def _install() -> None:
+    from ruda.tensor import quick  # which replaces functions of modules that import this one
+
+    quick.install()
 
 
 def bound(

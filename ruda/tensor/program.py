@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ruda.dtypes import DType
@@ -105,9 +105,22 @@ def waiting(targets: Sequence[Node], most: int) -> Waiting | None:
     """
     nodes, leaves, numbers = list(targets), list[Node](), list[Any]()
     numbered = {n: k for k, n in enumerate(nodes)}
+    key: list[Any] = [len(nodes), nodes[0].device]
+    if gather(nodes, numbered, leaves, numbers, key, form_of) > most:
+        return None
+    return Waiting(tuple(key), nodes, leaves, numbers)
+
+
+def gather(
+    nodes: list[Node], numbered: dict[Node, int], leaves: list[Node], numbers: list[Any],
+    key: list[Any], form_of: Callable[[Node], Any],
+) -> int:  # fmt: skip
+    """Add to lists what nodes wait for, and tell the key; how many nodes and leaves there are.
+
+    `quick.ll` has the same in native code.
+    """
     count = len(nodes)
     number_of = numbered.setdefault
-    key: list[Any] = [count, nodes[0].device]
     tell = key.append
     for n in nodes:
         tell(n.row)
@@ -131,9 +144,7 @@ def waiting(targets: Sequence[Node], most: int) -> Waiting | None:
             else:
                 tell(type(i))
                 numbers.append(i)
-    if count > most:
-        return None
-    return Waiting(tuple(key), nodes, leaves, numbers)
+    return count
 
 
 def uses(found: Waiting) -> tuple[list[int], list[int]]:

@@ -479,7 +479,10 @@ def from_node(node: Node) -> Tensor:
 def fresh(
     row: Any, inputs: tuple[Any, ...], shape: tuple[int, ...], dtype: DType, device: str, depth: int
 ) -> Tensor:
-    """The tensor of a recorded op whose shape and dtype are known: all in one function."""
+    """The tensor of a recorded op whose shape and dtype are known: all in one function.
+
+    `quick.ll` has this and `record` in native code.
+    """
     node = Node()
     node.row = row
     node.inputs = inputs
@@ -500,6 +503,31 @@ def fresh(
     made.dtype = dtype
     made.device = device
     return made
+
+
+def record(
+    row: Any, known: dict[DType, DType], numbers: tuple[type, ...], x: Tensor, other: Any
+) -> Tensor | None:
+    """Record an op of a whole tensor and another one that is alike, or a number of these types;
+    None if there is more to look at. `known`: the results' dtypes."""
+    kind = x.dtype
+    if x._view is not None or x._history is not None or kind not in known:
+        return None
+    node: Any = x._storage.node
+    depth, second = node.depth, other
+    if type(other) is Tensor:
+        if other.dtype is not kind or other._view is not None or other._history is not None:
+            return None
+        second = other._storage.node
+        if second.depth > depth:
+            depth = second.depth
+        if node.shape != second.shape or node.device != second.device:
+            return None
+    elif type(other) not in numbers:
+        return None
+    if depth >= graph.MAX_DEPTH:
+        return None
+    return fresh(row, (node, second), node.shape, known[kind], node.device, depth + 1)
 
 
 def from_buffer(buffer: Any, device: str) -> Tensor:
@@ -988,20 +1016,10 @@ def _add_operators() -> None:
         numbers = () if name == "pow" else (float, int)
 
         def run(self: Tensor, other: Any) -> Any:
+            made = record(row, known, numbers, self, other)
+            if made is not None:
+                return made
             kind = self.dtype
-            if kind in known and self._view is None and self._history is None:
-                x = self._storage.node
-                depth = x.depth
-                if type(other) is Tensor:
-                    if other.dtype is kind and other._view is None and other._history is None:
-                        y = other._storage.node
-                        if y.depth > depth:
-                            depth = y.depth
-                        alike = x.shape == y.shape and x.device == y.device
-                        if alike and depth < graph.MAX_DEPTH:
-                            return fresh(row, (x, y), x.shape, known[kind], x.device, depth + 1)
-                elif type(other) in numbers and depth < graph.MAX_DEPTH:
-                    return fresh(row, (x, other), x.shape, known[kind], x.device, depth + 1)
             try:
                 out = call(self, other)
             except TypeError as error:

@@ -50,6 +50,13 @@ class CpuBackend(HostMemory):
         """CPU name and features, C library, and the versions of the compilers."""
         return _target()
 
+    def builtins(
+        self, text: str, names: Sequence[str], values: Mapping[str, Any]
+    ) -> tuple[Any, ...] | None:
+        """Functions of IR text as builtins, its variables filled with Python's objects; None where
+        the layout of objects is not known. They take their arguments in a row."""
+        return cpu_launcher.builtins(text, names, values)
+
     def needs_block(self, function: Function) -> bool:
         """Whether the code depends on the launch's block."""
         from ruda.jit import passes
