@@ -23,6 +23,7 @@ import numpy as np
 
 from ruda.backends.ascend import compile as compiler
 from ruda.backends.ascend import twin
+from ruda.backends.ascend.reports import joined, parted
 from ruda.backends.ascend.twin import build
 from ruda.backends.base import Binary, DeviceArray, DeviceInfo, HostMemory, Launch, Source
 from ruda.errors import (
@@ -266,7 +267,6 @@ def execute(module: Module, launch: Launch, arguments: Sequence[Any]) -> None:
     """Pack the words of a launch, run it, tell what it reported."""
     from ruda.backends.cpu import reports
 
-    f = module.function
     values, scalars = prepared(module, arguments)
     report = reports.buffer(settings.report_bytes) if module.sites else None
     words = pack(module, launch, values, scalars, report)
@@ -274,8 +274,16 @@ def execute(module: Module, launch: Launch, arguments: Sequence[Any]) -> None:
         fault = twin.Fault()
         module.runtime.ruda_simt_fault(ctypes.byref(fault))
         raise fault_of(module, fault)
-    if report is not None and report[0]:
-        reports.tell(report, module.sites, launch, f.name, module.warned)
+    if report is not None:
+        tell(report, module, launch)
+
+
+def tell(report: Any, module: Module, launch: Launch) -> None:
+    """Print what a launch printed; raise its first failed check."""
+    from ruda.backends.cpu import reports
+
+    if report[0] or report[2]:
+        reports.tell(report, module.sites, launch, module.function.name, module.warned)
 
 
 def execute_tiles(module: Module, launch: Launch, arguments: Sequence[Any]) -> None:
@@ -284,13 +292,20 @@ def execute_tiles(module: Module, launch: Launch, arguments: Sequence[Any]) -> N
     arrays = arrays_of(module, values)
     if overlaps(module, arrays):
         module = module.element_by_element()
-    words = pack(module, launch, values, scalars, None)
-    words[6] = cores_for(module, launch)
+    cores = cores_for(module, launch)
+    report = parted(settings.report_bytes, cores) if module.sites else None
+    words = pack(module, launch, values, scalars, report)
+    words[6] = cores
     call = functools.partial(module.library.ruda_launch, words.ctypes.data)
-    ran = twin.start(call, memory_of(module, arrays))
+    memory = memory_of(module, arrays)
+    if report is not None:
+        memory.append(twin.Memory("reports", report.ctypes.data, report.nbytes))
+    ran = twin.start(call, memory)
     if ran.faulted:
         raise fault_of(module, ran.fault)
     module.counts = twin.counts_of(ran)
+    if report is not None:
+        tell(joined(report), module, launch)
 
 
 def arrays_of(module: Module, values: Sequence[Any]) -> list[tuple[int, Any]]:

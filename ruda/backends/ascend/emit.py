@@ -142,6 +142,8 @@ def stored(dtype: DType) -> str:
 class Emitter:
     """Text of one kernel."""
 
+    reports = "ruda_reports"  # what a report is given to
+
     def __init__(
         self, function: Function, sites: tuple[Site, ...], target: Mapping[str, Any]
     ) -> None:
@@ -524,7 +526,7 @@ class Emitter:
                 self.line(depth, f"asc_threadfence{'_block' if scope == 'block' else ''}();")
             case Asm("cpu", "report", operands):
                 words, _ = self.report_words(operands)
-                self.line(depth, f"ruda::report(ruda_reports, {{{words}}});")
+                self.line(depth, f"ruda::report({self.reports}, {{{words}}});")
             case Asm("wgpu", name, operands, results):
                 self.meeting(name, operands, results, depth)
             case _:
@@ -868,12 +870,12 @@ class Emitter:
         dtype = node.operands[0].dtype
         if node.name == "inside":
             words, _ = self.report_words(node.operands)
-            return Term(f"ruda::inside(ruda_reports, {{{words}}})", "bool")
+            return Term(f"ruda::inside({self.reports}, {{{words}}})", "bool")
         if node.name == "divisor":
             y = self.expression(node.operands[0])
             words, _ = self.report_words(node.operands[1:])
             held = TYPES[y.kind]
-            return Term(f"ruda::divisor<{held}>({y.text}, ruda_reports, {{{words}}})", y.kind)
+            return Term(f"ruda::divisor<{held}>({y.text}, {self.reports}, {{{words}}})", y.kind)
         values = [self.expression(v) for v in node.operands]
         if node.name == "wgpu_lane_exists":
             base = f"(int32_t(linear_thread & ~31u) + {values[0].text})"

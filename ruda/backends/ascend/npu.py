@@ -33,7 +33,9 @@ from ruda.backends.ascend.device import (
     pack,
     prepared,
     properties,
+    tell,
 )
+from ruda.backends.ascend.reports import joined, parted
 from ruda.backends.base import (
     Binary,
     Bytes,
@@ -348,15 +350,20 @@ def execute(npu: Cann, module: Module, launch: Launch, arguments: Sequence[Any])
     number = number_of(devices[0]) if devices else 0
     stream = npu.use(number)
     values, scalars = prepared(module, arguments)
-    report = reports.buffer(settings.report_bytes) if module.sites else None
+    cores, in_parts = cores_for(module, launch), module.target["chip"] == "910b"
+    report: Any = None
+    if module.sites and in_parts:
+        report = parted(settings.report_bytes, cores)
+    elif module.sites:
+        report = reports.buffer(settings.report_bytes)
     arrays = arrays_of(module, values)
     host = [v for _, v in arrays if isinstance(v, np.ndarray)]
     extra: list[Any] = [*module.constants.values(), *([] if report is None else [report])]
     copies = Copies(npu, [*host, *extra])
-    if module.target["chip"] == "910b" and overlaps(module, arrays, copies.span):
+    if in_parts and overlaps(module, arrays, copies.span):
         module = module.element_by_element()
     words = pack(module, launch, values, scalars, report, copies.span)
-    words[6] = cores_for(module, launch)
+    words[6] = cores
     if module.library.ruda_launch(words.ctypes.data, stream):
         raise DeviceError(f"`{module.function.name}` could not be launched")
     written = [v for k, v in arrays if k in module.metadata["written"] and v is not None]
@@ -367,8 +374,7 @@ def execute(npu: Cann, module: Module, launch: Launch, arguments: Sequence[Any])
         copies.bring_back(v)
     if report is not None:
         copies.bring_back(report)
-        if report[0]:
-            reports.tell(report, module.sites, launch, module.function.name, module.warned)
+        tell(joined(report) if in_parts else report, module, launch)
 
 
 BACKEND = NpuBackend()

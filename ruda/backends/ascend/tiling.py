@@ -37,14 +37,14 @@ from ruda.backends.ascend.vector.refusals import refuse
 from ruda.backends.ascend.vector.scalar import definitions, in_software
 from ruda.backends.ascend.vector.tables import BYTES
 from ruda.backends.ascend.vector.tiles import Tiles
-from ruda.backends.base import Source
+from ruda.backends.base import Site, Source
+from ruda.backends.cpu.reports import record_size
 from ruda.dtypes import DType
 from ruda.errors import NOWHERE, UnsupportedError
 from ruda.jit import ir
 from ruda.jit.emit_python import bare
 from ruda.jit.ir import (
     Array,
-    Asm,
     Assign,
     Atomic,
     Barrier,
@@ -65,10 +65,12 @@ from ruda.jit.ir import (
 )  # fmt: skip
 from ruda.jit.passes.demote import demote
 from ruda.jit.passes.indices import index
+from ruda.jit.passes.reports import lower_reports
 
 STACK = 32 << 10  # bytes of the scalar unit
 DYNAMIC = 64 << 10  # bytes that tiles leave to dynamic shared memory
 PLAIN_TILE = 4096  # elements, where tiles need nothing but arrays of the block
+CHECKS = ("inside", "divisor")  # operations that report
 SMALL_LOOP = 32  # rounds of a user's loop that are not worth a tile
 
 
@@ -95,14 +97,15 @@ def emit(function: Function, target: Mapping[str, Any], scalar: bool = False) ->
     if missing == "demote":
         function = demote(function)
     refuse(function, missing)
+    function, sites = lower_reports(function, barriers=True)
     lowered = lower(function)
-    emitter = VectorEmitter(function, lowered, target, scalar)
+    emitter = VectorEmitter(function, lowered, sites, target, scalar)
     found = emitter.source()
     lengths = [n for n in emitter.row_lengths if n is not None]
     if not lengths or len(lengths) < len(emitter.row_lengths):
         return found
     fits = max(lengths) <= found.options["tile"]  # known, so one of both forms is enough
-    again = VectorEmitter(function, lowered, target, scalar, "only" if fits else "none")
+    again = VectorEmitter(function, lowered, sites, target, scalar, "only" if fits else "none")
     if not fits:
         again.row_lengths, again.row_limit = emitter.row_lengths, int(found.options["tile"])
     return again.source()
@@ -120,8 +123,8 @@ class VectorEmitter(Tiles):
     """Text of one kernel."""
 
     def __init__(
-        self, original: Function, function: Function, target: Mapping[str, Any], scalar: bool,
-        rows_kept: str = "both",
+        self, original: Function, function: Function, sites: tuple[Site, ...],
+        target: Mapping[str, Any], scalar: bool, rows_kept: str = "both",
     ) -> None:  # fmt: skip
         self.scalar_only = scalar
         self.rows_kept = rows_kept  # "none", "only", or "both" where their length decides
@@ -151,7 +154,7 @@ class VectorEmitter(Tiles):
         }
         function = self.shared_out(function)
         self.total_reads = count_reads(function.body)
-        super().__init__(function, (), target)
+        super().__init__(function, sites, target)
 
     def shared_out(self, function: Function) -> Function:
         """Loops from `first` to `last` are those that cores share."""
@@ -165,14 +168,23 @@ class VectorEmitter(Tiles):
 
         ir.rewrite_body(function.body, statement=statement)
 
+        block = function.block
+        assert block is not None
+
         def expression(e: Expr) -> Expr:
             match e:
                 case Special("first"):
                     return index(0)
                 case Op("add", (x, Const(0) as zero)) if zero.dtype.name == "index":
                     return x
-                case Op("max", (Const(0), x)) if e.dtype.name == "index":
-                    return e
+                case Special("blockDim", axis):
+                    return index(block[axis])
+                case Op("floordiv", (x, Const(1))) | Op("mul", (x, Const(1))):
+                    return x if e.dtype.name == "index" else e
+                case Op("mod", (_, Const(1))) | Op("mul", (Const(0), _)):
+                    return index(0) if e.dtype.name == "index" else e
+                case Op("add", (Const(0), x)) if e.dtype.name == "index":
+                    return x
             return e
 
         return replace(function, body=ir.rewrite_body(function.body, expression))
@@ -183,7 +195,13 @@ class VectorEmitter(Tiles):
         f = self.function
         self.memory()
         self.coordinates()
+        if self.sites:  # their pointer is the newest of the parameters
+            each = f"(words[{self.word - 1}] - words[{self.word - 2}]) / 8 / words[6]"
+            self.launch_parameter("report_words", each)
         self.body(f.body, 1)
+        if self.sites:
+            self.place = NOWHERE
+            self.line(1, "reports.close();")
         body, numbers = self.lines, self.numbers
         tile = self.tile()
         own = "\n".join(self.functions.values())
@@ -210,7 +228,7 @@ class VectorEmitter(Tiles):
             entry="ruda_launch",
             file=f.place.file if f.place is not NOWHERE else "",
             lines=(*(0,) * before, *numbers, *(0,) * after),
-            sites=(),
+            sites=self.sites,
             options={
                 "name": f.name,
                 "rows": [list(r) for r in self.rows],
@@ -239,7 +257,11 @@ class VectorEmitter(Tiles):
     def fixed_bytes(self) -> int:
         total = sum(local_bytes(a) for a in self.function.arrays if a.name in self.local_tensors
                     and not a.dynamic)  # fmt: skip
-        return total + 32 * self.stages + 64 * self.pools.reduces
+        return total + 32 * self.stages + 64 * self.pools.reduces + self.record_bytes()
+
+    def record_bytes(self) -> int:
+        """Of the longest report; the head of a part is one, too."""
+        return -(-8 * max(map(record_size, self.sites)) // 32) * 32 if self.sites else 0
 
     def bytes_used(self, tile: int) -> int:
         return self.fixed_bytes() + self.pools.bits() * tile // 8
@@ -277,7 +299,7 @@ class VectorEmitter(Tiles):
                 lines.append(f"GlobalTensor<{type_}> {tensor} = ruda::global<{type_}>({name}_gm);")
         arrays = [a for a in self.function.arrays if a.name in self.local_tensors]
         pools = self.pools
-        if not (arrays or self.stages or self.vector_loops):
+        if not (arrays or self.stages or self.vector_loops or self.sites):
             return ["    " + t for t in lines]
         lines.append("TPipe pipe;")
         for which, sizes, depth in (
@@ -316,6 +338,9 @@ class VectorEmitter(Tiles):
                     lines += [f"Duplicate({zero});", "PipeBarrier<PIPE_ALL>();"]
         if self.stages:
             lines += ["ruda::Stage stage;", "stage.open(pipe);"]
+        if self.sites:
+            lengths = f"{self.names['launch report_words']}, {self.record_bytes()}"
+            lines += ["ruda::Reports reports;", f"reports.open(pipe, ruda_reports, {lengths});"]
         return ["    " + t for t in lines]
 
     def buffer(self, name: str, type_: str, size: str) -> list[str]:
@@ -362,16 +387,21 @@ class VectorEmitter(Tiles):
             case "gridDim":
                 return Term(self.grid(axis), "i64")
             case "globalDim":
-                return Term(f"({self.grid(axis)} * {self.block[axis]})", "i64")
+                return Term(self.threads(axis), "i64")
             case "sharedBytes":
                 return Term(self.shared_bytes(), "i64")
         raise UnsupportedError(f"an Ascend 910B has no {name}", self.place)
+
+    def threads(self, axis: int) -> str:
+        """Of the grid, along an axis."""
+        size = self.block[axis]
+        return self.grid(axis) if size == 1 else f"({self.grid(axis)} * {size})"
 
     def last(self) -> str:
         """Where the outermost loop ends: with the blocks, or with the threads of an axis."""
         k = self.flat_axis
         if k is not None:
-            return f"({self.grid(k)} * {self.block[k]})"
+            return self.threads(k)
         return f"({self.grid(0)} * {self.grid(1)} * {self.grid(2)})"
 
     # ---- statements
@@ -382,8 +412,6 @@ class VectorEmitter(Tiles):
                 raise UnsupportedError(
                     f"an Ascend 910B has no {type(s).__name__.lower()} here", s.place
                 )
-            case Asm("cpu", "report"):
-                raise UnsupportedError("an Ascend 910B has no reports", s.place)
             case ir.Fence():
                 self.line(depth, "PipeBarrier<PIPE_ALL>();")
             case _:
@@ -433,8 +461,9 @@ class VectorEmitter(Tiles):
             shared |= chosen.loop.variable in self.distributed
         if shared:
             self.tiled |= chosen is not None and self.is_flat
+        mine = [o.variable in self.distributed for o in loops]
         for k, loop in enumerate(loops):
-            self.head(loop, depth + k, share=shared and k == 0)
+            self.head(loop, depth + k, share=shared and k == (mine.index(True) if any(mine) else 0))
         inner = depth + len(loops)
         if chosen is None:
             self.body(body, inner)
@@ -494,6 +523,8 @@ class VectorEmitter(Tiles):
     ) -> Plan | Refused | None:
         if self.scalar_only:
             return None
+        if any(isinstance(e, Op) and e.name in CHECKS for e in ir.all_expressions(s.body)):
+            return Refused("its accesses are checked one by one", s.place)
         place = self.place
         at = self.own("at")
         try:

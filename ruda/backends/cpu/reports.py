@@ -57,7 +57,7 @@ def buffer(nbytes: int, sites: Sequence[Site] | None = None) -> np.ndarray[Any, 
         words[1] = capacity
         return words
     kinds = [FAILURE if s.kind in ERRORS else NOTE if s.kind == "wrap" else PRINT for s in sites]
-    room = max((_size(s) for s in sites if s.kind in ERRORS), default=0)
+    room = max((record_size(s) for s in sites if s.kind in ERRORS), default=0)
     tail = HEAD + capacity
     words = np.zeros(tail + 2 + len(kinds) + room, np.int64)
     words[1] = capacity | TAIL
@@ -66,7 +66,7 @@ def buffer(nbytes: int, sites: Sequence[Site] | None = None) -> np.ndarray[Any, 
     return words
 
 
-def _size(site: Site) -> int:
+def record_size(site: Site) -> int:
     """Words of a site's record."""
     bits = (as_dtype(HELD.get(name, name)).bits for name in value_names(site))
     return HEAD + sum(2 if n == 128 else 1 for n in bits)
@@ -128,7 +128,7 @@ def _read(words: np.ndarray[Any, Any], sites: Sequence[Site]) -> Iterator[Record
     at, end = HEAD, min(HEAD + int(words[0]), tail)
     while at + HEAD <= end and words[at]:
         record = _record(words, at, sites)
-        at += _size(record.site)
+        at += record_size(record.site)
         yield record
     if int(words[1]) & TAIL and words[tail]:
         yield _record(words, tail + 2 + int(words[tail + 1]), sites)

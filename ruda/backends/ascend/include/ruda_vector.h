@@ -236,6 +236,67 @@ class Stage {
     }
 };
 
+// ---- reports: see ruda/backends/cpu/reports.py for a part, ruda/backends/ascend/reports.py for the parts
+
+template <class T> RUDA_FUNCTION int64_t word(T x) { return int64_t(x); }
+template <> RUDA_FUNCTION int64_t word<float>(float x) { return int64_t(bits<uint32_t>(x)); }
+
+// The part of this core: records go to the unified buffer, and out by copies of their own bytes.
+class Reports {
+   public:
+    GlobalTensor<int64_t> part;
+    TBuf<TPosition::VECOUT> buffer;
+    int64_t used, room, lost;
+    __aicore__ void open(TPipe& pipe, const GlobalTensor<int64_t>& all, int64_t words, uint32_t longest) {
+        pipe.InitBuffer(buffer, longest);
+        part = all[GetBlockIdx() * words];
+        used = 0, room = words - 3, lost = 0;
+    }
+    template <int N>
+    __aicore__ void add(const int64_t (&words)[N] RUDA_LINE) {
+        if (used + N > room) {
+            ++lost;
+            return;
+        }
+        copy(3 + used, words RUDA_PASS);
+        used += N;
+    }
+    __aicore__ void close() {
+        const int64_t head[3] = {used, room, lost};
+        if (used + lost > 0) copy(0, head);
+    }
+
+   private:
+    template <int N>
+    __aicore__ void copy(int64_t at, const int64_t (&words)[N] RUDA_LINE) {
+        LocalTensor<int64_t> record = buffer.Get<int64_t>(RUDA_ONLY);
+        for (int32_t k = 0; k < N; ++k) record.SetValue(k, words[k] RUDA_PASS);
+        SetFlag<HardEvent::S_MTE3>(EVENT_ID0 RUDA_PASS);
+        WaitFlag<HardEvent::S_MTE3>(EVENT_ID0 RUDA_PASS);
+        DataCopyPad(part[at], record, row<int64_t>(N) RUDA_PASS);
+        SetFlag<HardEvent::MTE3_S>(EVENT_ID0 RUDA_PASS);
+        WaitFlag<HardEvent::MTE3_S>(EVENT_ID0 RUDA_PASS);
+    }
+};
+template <int N>
+RUDA_FUNCTION void report(Reports& reports, const int64_t (&words)[N] RUDA_LINE) {
+    reports.add(words RUDA_PASS);
+}
+// Words: site, block, thread, indices, extents. Whether every index is inside; reports if not.
+template <int N>
+RUDA_FUNCTION bool inside(Reports& reports, const int64_t (&words)[N] RUDA_LINE) {
+    constexpr int axes = (N - 3) / 2;
+    bool good = true;
+    for (int k = 0; k < axes; ++k) good = good && words[3 + k] >= 0 && words[3 + k] < words[3 + axes + k];
+    if (!good) reports.add(words RUDA_PASS);
+    return good;
+}
+template <class T, int N>
+RUDA_FUNCTION T divisor(T y, Reports& reports, const int64_t (&words)[N] RUDA_LINE) {
+    if (y == 0) reports.add(words RUDA_PASS);
+    return y;
+}
+
 // The part of a pointer's array that other code sees at another dtype, or from a byte on.
 template <class T>
 RUDA_FUNCTION GlobalTensor<T> global(GM_ADDR bytes) {
@@ -344,6 +405,8 @@ RUDA_FUNCTION float fmod32(float x, float y) {
 #include "ruda_real64.h"
 
 namespace ruda {
+
+RUDA_FUNCTION int64_t word(real64 x) { return int64_t(x.b); }
 
 // x = r + n pi/2 for |x| > 32768, where float has no bits left for r: 2/pi times the bits of x, of
 // which the product needs 96 from where it is below 4.

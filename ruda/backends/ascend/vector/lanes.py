@@ -129,6 +129,8 @@ class Translator(Axis):
         for inner in ir.statements(s.body):
             if not isinstance(inner, (Assign, Store, If, For, ir.Atomic, ir.Breakpoint)):
                 self.place = inner.place
+                if isinstance(inner, ir.Asm):
+                    raise self.refuse("it prints or asserts")
                 name = type(inner).__name__.lower()
                 raise self.refuse(f"there is a {name} statement in it")
         self.carried()

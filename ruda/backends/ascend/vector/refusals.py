@@ -47,23 +47,8 @@ def refuse(function: Function, missing: str = "error") -> None:
                 )  # fmt: skip
             case Cooperative(op=op):
                 raise UnsupportedError(f"Ascend has no cooperative operation `{op}`", s.place)
-            case ir.Print():
-                raise UnsupportedError(
-                    "an Ascend 910B cannot print: its atomics do not tell the place that a "
-                    "report got", s.place, hint="look at the kernel on the device `sim`",
-                )  # fmt: skip
-            case ir.Assert():
-                raise UnsupportedError(
-                    "an Ascend 910B has no assertions: its atomics do not tell the place that a "
-                    "report got", s.place, hint="check the kernel on the device `sim`",
-                )  # fmt: skip
             case Atomic(array=a) if a.space == "global":
                 refuse_atomic(s)
-    if f.check:
-        raise UnsupportedError(
-            "an Ascend 910B has no reports, so check=True is not there", f.place,
-            hint="check the kernel on the device `sim`",
-        )  # fmt: skip
     lacking = LACKING[missing]
     for s in ir.statements(f.body):
         for top in ir.expressions(s):

@@ -70,7 +70,7 @@ RUDA_FUNCTION real64 lgamma(real64 x) {
 """
 # What a text of ours is called, or AscendC: names of the user's are changed.
 OWN = re.compile(
-    r"[A-Z]\w*|EVENT_ID\d|pipe(_\w*)?|stage|count|lanes|row\d*|numbers|work|result|dynamic_ub|end\d*|at\d*"
+    r"[A-Z]\w*|EVENT_ID\d|pipe(_\w*)?|stage|reports|count|lanes|row\d*|numbers|work|result|dynamic_ub|end\d*|at\d*"
     r"|tile\d*|(in|out|[fhiscuglm])\d+|\w+_(gm|ub|tile\d*|[fhiscugl])|bfloat16_t|events"
 )
 
@@ -78,6 +78,7 @@ OWN = re.compile(
 class ScalarUnit(Emitter):
     """Text of one statement for the scalar unit."""
 
+    reports = "reports"
     scalar_only: bool
     elements: dict[str, str]
     tensors: dict[tuple[str, str], str]
