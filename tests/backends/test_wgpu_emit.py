@@ -5,6 +5,7 @@ the compiler. Tint checks what naga does not: that barriers stand in uniform con
 """
 
 import importlib.util
+import linecache
 
 import pytest
 
@@ -82,3 +83,54 @@ def tint():
         adapter = utils.request_adapter_sync(webgpu.WGPUPowerPreference_HighPerformance)
         _tint.append(utils.request_device_sync(adapter, []))
     return _tint[0]
+
+
+def text_for(kernel, *arguments, **target):
+    types = kernel.argument_types(kernel.bind(arguments, {}))
+    shape = as_dimensions(64, "block", "test")
+    function, _ = kernel.translate(types, block=shape, needs_block=lambda f: True)
+    return Module(function, {**PORTABLE, "dialect": "naga", **target}, "").plain().text
+
+
+def horner(x, out):
+    i = ruda.grid(1)
+    if i < out.size:
+        out[i] = 1.0 + x[i] * (2.0 - x[i] * (x[i] * (x[i] * 4.0 - 3.0) + x[i]))
+
+
+@pytest.mark.parametrize(
+    ("contract", "exact", "count"), [(True, "fma_f32", 4), (False, "fma_f32", 0), (True, "", 0)]
+)
+def test_product_and_sum_are_one_operation_where_adapter_and_user_let_them(contract, exact, count):
+    x = ruda.to_device([1.0, 2.0])
+    text = text_for(ruda.jit(contract=contract)(horner), x, x, exact=exact)
+    assert text.count(" = bitcast<u32>(fma(") == (count > 0) and text.count("fma(") == count
+
+
+def test_long_chains_of_products_and_sums_are_translated_once():
+    source = "1.0"
+    for _ in range(40):
+        source = f"({source} * x[0] + x[1])"
+    text = f"def chain(x, out):\n    out[0] = {source}\n"
+    linecache.cache["<chain>"] = len(text), None, text.splitlines(True), "<chain>"
+    made = {}
+    exec(compile(text, "<chain>", "exec"), made)
+    x = ruda.to_device([1.0, 2.0])
+    chain = ruda.jit(made["chain"])
+    assert text_for(chain, x, x, exact="fma_f32").count("fma(") == 40
+
+
+def reads_alike(x, out):
+    s = ruda.shared.array(64, ruda.float32)
+    t = ruda.threadIdx.x
+    s[t] = x[t]
+    ruda.syncthreads()
+    out[t] = s[t] * s[63 - t] + s[63 - t]  # read once
+    s[t] = s[63 - t]  # and here
+    out[t] += s[63 - t]  # again, since `s` was written
+
+
+def test_elements_of_shared_arrays_are_read_once_until_something_is_written():
+    x = ruda.to_device([1.0, 2.0])
+    text = text_for(ruda.jit(reads_alike), x, x)
+    assert text.count("v_s[((63i - v_t))]") == 2

@@ -28,7 +28,17 @@ from ruda import dtypes
 from ruda.backends.base import Site, Source
 from ruda.backends.wgpu import library, wide
 from ruda.backends.wgpu.adapter import browser
-from ruda.backends.wgpu.formulas import NAMES, Term, exponent_of, literal, product, total
+from ruda.backends.wgpu.formulas import (
+    NAMES,
+    Term,
+    exponent_of,
+    hidden,
+    is_name,
+    is_zero,
+    literal,
+    product,
+    total,
+)  # fmt: skip
 from ruda.backends.wgpu.origins import joined, origins
 from ruda.dtypes import DType
 from ruda.errors import NOWHERE, Place, UnsupportedError
@@ -703,10 +713,11 @@ class Emitter:
         e = self.text
         match s:
             case Assign(variable, value):
-                self.line(depth, f"{self.name(variable.name)} = {e(value)};")
+                self.line(depth, f"{self.name(variable.name)} = {self.kept(value)};")
             case Store(array, indices, value, part):
                 place = self.element(array, indices, part)
-                self.line(depth, self.store(array, part, place, e(value)))
+                kept = e(value) if array.space == "global" else self.kept(value)
+                self.line(depth, self.store(array, part, place, kept))
             case If(condition, then, otherwise):
                 self.line(depth, f"if ({e(condition)}) {{")
                 self.body(then, depth + 1)
@@ -1351,6 +1362,14 @@ class Emitter:
                 return self.load(array, part, self.element(array, indices, part))
         raise UnsupportedError(f"WebGPU has no {type(node).__name__}", self.place)
 
+    def kept(self, node: Expr) -> str:
+        """A value that is kept: not as the zero that a driver would leave out of a sum."""
+        found = self.expression(node)
+        hides = isinstance(node, Const) and not self.function.fastmath
+        if hides and found.text in ("0.0f", "0.0lf"):
+            return f"opaque_{found.kind}({found.text})"
+        return found.text
+
     def constant(self, value: Any, dtype: DType) -> Term:
         kind = self.kind(dtype, self.place)
         if kind in ("c64", "c128"):
@@ -1390,6 +1409,9 @@ class Emitter:
         dtype = node.operands[0].dtype
         if node.name in ("inside", "divisor"):
             return self.checked(node)
+        at = self.fused_product(node)
+        if at is not None:
+            return self.fused(node, at)
         values = [self.expression(v) for v in node.operands]
         if node.name == "wgpu_lane_exists":
             return Term(f"((i32(t & ~31u) + {values[0].text}) < {math.prod(self.block)}i)", "bool")
@@ -1527,6 +1549,32 @@ class Emitter:
         out = "bool" if name in ("isnan", "isinf", "isfinite", "signbit") else kind
         text = f"{_row(name)}_{kind}({', '.join(x)})"
         return Term(f"flushed_f32({text})" if flushes and name not in ON_BITS else text, out)
+
+    def fused_product(self, node: Op) -> int | None:
+        """Which operand of a sum or difference is a product to be rounded with it at once. None:
+        neither is, or it may not be, or the adapter's own `fma` rounds twice."""
+        kind = {"float32": "f32", "float64": "f64"}.get(node.dtype.name)
+        if node.name not in ("add", "sub") or f"fma_{kind}" not in self.native:
+            return None
+        if not self.function.contract or self.function.fastmath:
+            return None
+        products = [isinstance(v, Op) and v.name == "mul" for v in node.operands]
+        return products.index(True) if any(products) else None
+
+    def fused(self, node: Op, at: int) -> Term:
+        """A sum or difference with the product of operand `at`: no driver takes an `fma` apart."""
+        inner = node.operands[at]
+        assert isinstance(inner, Op)
+        a, b = (self.expression(v) for v in inner.operands)
+        c = self.expression(node.operands[1 - at])
+        if is_zero(a) or is_zero(b) or is_zero(c):  # which a driver would leave out
+            values = [self.floating("mul", a.kind, [a, b]), c]
+            return self.floating(node.name, a.kind, values if at == 0 else values[::-1])
+        left, right = hidden(a, "product", not is_name(b)), hidden(b, "product", not is_name(a))
+        last = c.text
+        if node.name == "sub":
+            left, last = (left, f"-({last})") if at == 0 else (f"-({left})", last)
+        return Term(f"fma({left}, {right}, {last})", c.kind, "sum")
 
     def check_double(self, name: str, function: str) -> None:
         """Refuse a function of float32 that is computed in float64 where there is none."""

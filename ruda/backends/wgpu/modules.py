@@ -112,6 +112,7 @@ class Module:
         from ruda.jit import passes
         from ruda.jit.passes.demote import demote
         from ruda.jit.passes.indices import simplify
+        from ruda.jit.passes.loads import share_loads
         from ruda.jit.passes.phases import hidden
         from ruda.jit.passes.reports import lower_reports
         from ruda.jit.passes.unroll import unroll
@@ -126,6 +127,7 @@ class Module:
         self.lowered = passes.lower(reporting, "wgpu")
         if not self.target.get("software"):  # whose compiler takes long for long texts
             self.lowered = simplify(unroll(self.lowered))
+        self.lowered = share_loads(self.lowered)
         worth = not self.target.get("software") or is_short(self.lowered)
         self.vectors = Vectors.of(self.lowered) if worth else None
         parameters = self.lowered.parameters

@@ -1,5 +1,6 @@
 """Which variables may hold a float sum or product: drivers would join another one to it. And which
-may hold a negated number or a constant zero: drivers would cancel them against others.
+may hold a negated number or a constant zero: drivers would cancel them against others. (A zero that
+is assigned or stored as it stands is hidden there.)
 
 A driver keeps variables in registers, and re-associates chains of sums, or of products, through
 them. What is read from memory that nothing writes is neither; so is what a function returns.
@@ -64,7 +65,7 @@ def origins(function: Function, is_written: Callable[[Array], bool]) -> dict[Var
         for s in ir.statements(function.body):
             match s:
                 case Assign(variable, value):
-                    note(variable, of(value))
+                    note(variable, "" if isinstance(value, Const) else of(value))
                 case WideLoad(array, _, results):
                     for variable in results:
                         note(variable, "sum" if is_written(array) else "")
