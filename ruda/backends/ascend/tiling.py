@@ -134,6 +134,7 @@ class VectorEmitter(Tiles):
         self.tensors: dict[tuple[str, str], str] = {}  # (array, type) -> name of a GlobalTensor
         self.elements: dict[str, str] = {}
         self.local_tensors: dict[str, str] = {}  # arrays in the unified buffer -> type of elements
+        self.partly_stored: set[str] = set()  # of those, by tiles in some lanes only
         self.local_views: set[tuple[str, str]] = set()
         self.pools = Pools()
         self.notes: list[Note] = []
@@ -330,12 +331,15 @@ class VectorEmitter(Tiles):
                     lines += ["TBuf<TPosition::VECCALC> dynamic_ub;",
                               f"pipe.InitBuffer(dynamic_ub, {length});"]  # fmt: skip
                 lines.append(f"LocalTensor<{type_}> {name} = dynamic_ub.Get<{type_}>();")
+                words = f"int32_t({self.shared_bytes()} / 4 + 8)"
             else:
                 lines += self.buffer(name, type_, str(local_bytes(a)))
-                if a.name not in self.original_arrays:
-                    # A thread may load a slot that it has not filled, and not look at it.
-                    zero = f"{name}.ReinterpretCast<int32_t>(), int32_t(0), {local_bytes(a) // 4}"
-                    lines += [f"Duplicate({zero});", "PipeBarrier<PIPE_ALL>();"]
+                words = str(local_bytes(a) // 4)
+            # A thread may load a slot that it has not filled, and not look at it; a tile loads
+            # what it leaves as it is.
+            if a.name not in self.original_arrays or a.name in self.partly_stored:
+                zero = f"{name}.ReinterpretCast<int32_t>(), int32_t(0), {words}"
+                lines += [f"Duplicate({zero});", "PipeBarrier<PIPE_ALL>();"]
         if self.stages:
             lines += ["ruda::Stage stage;", "stage.open(pipe);"]
         if self.sites:

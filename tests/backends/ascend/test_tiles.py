@@ -594,6 +594,50 @@ def test_rows_of_known_length_have_one_form():
 
 
 @ruda.jit
+def stored_where_positive(x, out):
+    tile = ruda.shared.array(128, np.float32)
+    t = ruda.threadIdx.x
+    for k in range(2):
+        if x[t] > k:
+            tile[t] = x[t] + k
+        ruda.syncthreads()
+        if x[t] > k:
+            out[k, t] = tile[t]
+        ruda.syncthreads()
+
+
+@ruda.jit
+def stored_where_positive_in_dynamic_memory(x, out):
+    tile = ruda.shared.array(0, np.float16)
+    t = ruda.threadIdx.x
+    if x[t] > 0:
+        tile[t] = x[t]
+    ruda.syncthreads()
+    if x[t] > 0:
+        out[0, t] = tile[t]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "rounds"),
+    [(stored_where_positive, 2), (stored_where_positive_in_dynamic_memory, 1)],
+)
+def test_an_array_of_the_block_may_be_filled_in_part(kernel, rounds, rng):
+    """A tile loads the elements that it leaves as they are, and nobody wrote them before."""
+    x = draw(rng, 128, "f2").astype("f4")
+    out, wanted = np.full((2, 128), -1, "f4"), np.full((2, 128), -1, "f4")
+    for k in range(rounds):
+        wanted[k] = np.where(x > k, x + np.float32(k), -1)
+    with ruda.config(device=DEVICE):
+        kernel[1, 128, 0, 256](x, out)
+    np.testing.assert_array_equal(out, wanted)
+    assert (
+        ruda.explain(kernel, "f32[:]", "f32[:, :]", target="ascend", block=128)
+        .forms[1]
+        .startswith("Ascend 910B: form S2")
+    )
+
+
+@ruda.jit
 def from_one_array_to_another(x):
     first, second = ruda.shared.array(64, np.float32), ruda.shared.array(64, np.float32)
     t = ruda.threadIdx.x

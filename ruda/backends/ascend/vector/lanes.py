@@ -509,6 +509,7 @@ class Translator(Axis):
                 raise self.refuse(f"`{a.name}` is stored to in some rounds only")
             self.here(a, values, s.indices)
             old = self.fetch(a, index, kind, values)
+            self.emitter.partly_stored.add(a.name)
         assert self.mask is not None
         return self.lanes(self.select(self.mask, new, old, kind))
 
