@@ -843,7 +843,9 @@ class Emitter:
             case Select(condition, then, otherwise):
                 c, a, b = map(self.expression, (condition, then, otherwise))
                 held = TYPES[a.kind]
-                return Term(f"({c.text} ? {held}({bare(a.text)}) : {held}({bare(b.text)}))", a.kind)
+                arms = [bare(x.text) if re.fullmatch(r"-?[\d.]+f", bare(x.text))
+                        else f"{held}({bare(x.text)})" for x in (a, b)]  # fmt: skip
+                return Term(f"({c.text} ? {arms[0]} : {arms[1]})", a.kind)
             case And(left, right):
                 return Term(f"({self.text(left)} && {self.text(right)})", "bool")
             case Or(left, right):

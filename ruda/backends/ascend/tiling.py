@@ -18,7 +18,9 @@ The launcher takes the words of `emit`, with the number of cores as the unused o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -203,11 +205,11 @@ class VectorEmitter(Tiles):
         if self.sites:
             self.place = NOWHERE
             self.line(1, "reports.close();")
-        body, numbers = self.lines, self.numbers
+        body, numbers = without_unread(self.lines, self.numbers)
         tile = self.tile()
         own = "\n".join(self.functions.values())
         called = definitions("\n".join([own, *body]))
-        setup = self.setup(tile)
+        setup = self.setup(tile, words_of(body))
         launcher = (
             'extern "C" int32_t ruda_launch(const int64_t* words, void* stream) {\n'
             f"    RUDA_LAUNCH({', '.join([self.entry, 'words', 'stream', *self.passed])});\n"
@@ -287,16 +289,17 @@ class VectorEmitter(Tiles):
             found = min(found, -(-longest // 128) * 128)
         return found
 
-    def setup(self, tile: int) -> list[str]:
-        """Tensors, queues and buffers."""
+    def setup(self, tile: int, used: Collection[str]) -> list[str]:
+        """Tensors that are used, queues and buffers."""
+        used = {*used, *(["ruda_reports"] if self.sites else [])}
         lines = []
         for name, element in self.elements.items():
-            if f" {name}_gm" in " " + " ".join(self.formal):
+            if f" {name}_gm" in " " + " ".join(self.formal) and name in used:
                 lines.append(
                     f"GlobalTensor<{element}> {name} = ruda::global<{element}>({name}_gm);"
                 )
         for (name, type_), tensor in self.tensors.items():
-            if tensor != name:
+            if tensor != name and tensor in used:
                 lines.append(f"GlobalTensor<{type_}> {tensor} = ruda::global<{type_}>({name}_gm);")
         arrays = [a for a in self.function.arrays if a.name in self.local_tensors]
         pools = self.pools
@@ -696,6 +699,24 @@ class VectorEmitter(Tiles):
 
 
 # ---- helpers -------------------------------------------------------------------------------------
+
+
+def words_of(lines: Sequence[str]) -> Counter[str]:
+    """Names in a text, but for its comments."""
+    code = [t for t in lines if not t.lstrip().startswith("//")]
+    return Counter(word for t in code for word in re.findall(r"[A-Za-z_]\w*", t))
+
+
+def without_unread(lines: list[str], numbers: list[int]) -> tuple[list[str], list[int]]:
+    """A body without declarations of what only vectors were made of."""
+    count = words_of(lines)
+
+    def is_unread(text: str) -> bool:
+        declared = re.fullmatch(r" *\w+ (\w+) = \{\};", text)
+        return declared is not None and count[declared[1]] == 1
+
+    kept = [k for k, t in enumerate(lines) if not is_unread(t)]
+    return [lines[k] for k in kept], [numbers[k] for k in kept]
 
 
 def whole_axis(s: For) -> bool:

@@ -108,7 +108,7 @@ MUTANTS = (
     ("a copy of too many rows", "range", "saxpy",
      r"ruda::row<float>\(count\)", "DataCopyExtParams{5000, 4, 0, 0, 0}"),
     ("a copy to calculation", "position", "saxpy", r"DataCopyPad\(x_tile,", "DataCopyPad(f0,"),
-    ("sums stay on", "atomic", "total", r"(stage\.open\(pipe\);)", r"\1 SetAtomicAdd<float>();"),
+    ("sums stay on", "atomic", "total", r"(stage\.add<float>.*;)", r"\1 SetAtomicAdd<float>();"),
     ("a comparison of a tail", "compare-size", "choose", r"(CMPMODE::LT), lanes", r"\1, count"),
     ("a cast that does not round", "mode", "convert", r"CAST_TRUNC", "CAST_NONE"),
 )  # fmt: skip

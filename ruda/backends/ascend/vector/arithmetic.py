@@ -90,6 +90,9 @@ class Arithmetic(Instructions):
             x, y = self.in_lanes(a, kind), self.in_lanes(b, kind)
             c = self.in_lanes(c, "bool")
         mask = self.in_lanes(c, "bool")
+        opposite = self.inverse.get(mask.register)
+        if opposite is not None and not (kind in FLOATS and isinstance(b, Uniform)):
+            mask, a, b = opposite, b, a
         if kind == "bool":
             x, y = self.in_lanes(a, kind), self.in_lanes(b, kind)
             return self.logic(
@@ -157,7 +160,8 @@ class Arithmetic(Instructions):
             case "add" | "mul" | "min" | "max", Lanes(), Uniform():
                 return self.with_scalar(api, a, b, kind)
             case "sub", Lanes(), Uniform():
-                scalar = f"-({self.scalar(b, 'f32')})"
+                scalar = self.scalar(b, "f32")
+                scalar = f"-{scalar}" if re.fullmatch(r"[\w.]+", scalar) else f"-({scalar})"
                 return self.simple("Adds", kind, a, scalar=self.scalar(Uniform(scalar, "f32"),
                                                                         kind))  # fmt: skip
             case "sub", Uniform(), Lanes():
@@ -172,7 +176,9 @@ class Arithmetic(Instructions):
     def round_bf16(self, x: Lanes) -> Lanes:
         short = self.op("Cast({d}, {0}, RoundMode::CAST_RINT, {n});", "bf16", x)
         short.register.type = "bfloat16_t"
-        return Lanes(self.cast_as(short, "f32", "NONE").register, "bf16")
+        wide = self.cast_as(short, "f32", "NONE")
+        self.rounded[wide.register] = short.register
+        return Lanes(wide.register, "bf16")
 
     def log2(self, x: Lanes) -> Lanes:
         return self.simple("Muls", "f32", self.simple("Ln", "f32", x), scalar="1.44269504f")

@@ -141,6 +141,8 @@ class Conversions(Arithmetic):
         match kind:
             case "f32" | "f16" | "i32" | "u32" | "i64":
                 return x.register
+            case "bf16" if x.register in self.rounded:
+                return self.rounded[x.register]
             case "bf16":
                 found = self.op("Cast({d}, {0}, RoundMode::CAST_RINT, {n});", "bf16", x)
                 found.register.type = "bfloat16_t"

@@ -42,6 +42,8 @@ class Instructions:
         self.wide = 64
         self.definitions: dict[Variable, tuple[str, str, Expr]] = {}  # of steady scalars
         self.made: dict[Any, Lanes] = {}  # instruction -> what it gave, as long as that holds
+        self.inverse: dict[Register, Lanes] = {}  # mask -> that of which it is the opposite
+        self.rounded: dict[Register, Register] = {}  # float -> the bfloat16 that it is of
         self.assigned = {v for s in ir.statements(loop.body) for v in ir.written(s)}
         self.unsteady = self.assigned  # what a tile's checks cannot be made by
 
@@ -94,7 +96,13 @@ class Instructions:
         """The same on masks, a bit for each lane."""
         operands = "".join(f", {{{k}}}.ReinterpretCast<uint16_t>()" for k in range(len(sources)))
         text = f"{api}({{d}}.ReinterpretCast<uint16_t>(){operands}, {{n}} / 16);"
-        return self.op(text, "bool", *sources, mask=True)
+        if api != "Not" or sources[0].register.fixed:
+            return self.op(text, "bool", *sources, mask=True)
+        if sources[0].register in self.inverse:
+            return self.inverse[sources[0].register]
+        found = self.op(text, "bool", *sources, mask=True)
+        self.inverse[found.register] = sources[0]
+        return found
 
     def compare(self, name: str, a: Lanes, b: Lanes | str, kind: str) -> Lanes:
         """A mask from floats, or from equality of int32."""
@@ -126,7 +134,7 @@ class Instructions:
             return f"float({text})" if value.kind not in ("f32", "bf16") else text
         if kind == "f16":
             return f"half({text})"
-        return f"int32_t({text})"
+        return text if value.kind == "i32" else f"int32_t({text})"
 
     def in_lanes(self, value: Value, kind: str) -> Lanes:
         """The value with one element a lane."""
@@ -192,6 +200,8 @@ class Instructions:
         """An index as int32, to be compared."""
         match value:
             case Uniform(text):
+                if re.fullmatch(r"\d{1,9}", bare(text)):
+                    return Uniform(bare(text), "i32")
                 return Uniform(f"ruda::clamp32({bare(text)})", "i32")
             case Steps():
                 return self.in_lanes(value, "index")

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ruda.backends.ascend.vector.axis import Axis
-from ruda.backends.ascend.vector.peephole import contracted, forwarded, in_place
+from ruda.backends.ascend.vector.peephole import contracted, forwarded, in_place, needed
 from ruda.backends.ascend.vector.program import (
     CopyIn,
     CopyOut,
@@ -143,7 +143,7 @@ class Translator(Axis):
         if not any(isinstance(i, (CopyIn, CopyOut, Instruction)) for i in all_items(self.items)):
             raise self.refuse("it has nothing for the vector unit")
         items = self.items if self.padded else in_place(self.items, self.stored)
-        items = forwarded(items)
+        items = needed(forwarded(items))
         if self.emitter.function.contract:
             items = contracted(items)
         return Program(items, self.checks, self.padded, self.counts is not None,

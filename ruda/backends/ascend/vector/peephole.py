@@ -120,6 +120,30 @@ def used(item: Any, r: Register, x: Register) -> Any:
     return item
 
 
+def needed(items: Sequence[Any]) -> list[Any]:
+    """Without instructions whose vector nobody reads."""
+    while True:
+        everywhere = [i for i in all_items(items) if not isinstance(i, Nest)]
+        read = {
+            r for i in everywhere for r in (i.sources if isinstance(i, Instruction) else uses(i))
+        }
+
+        def change(block: Sequence[Any], read: set[Register] = read) -> Sequence[Any]:
+            return [i for i in block if not is_dead(i, read)]
+
+        found = in_nests(items, change)
+        if sum(1 for _ in all_items(found)) == sum(1 for _ in all_items(items)):
+            return found
+        items = found
+
+
+def is_dead(item: Any, read: set[Register]) -> bool:
+    match item:
+        case Instruction(target=Register(fixed=False, tensor="") as r):
+            return r not in read
+    return False
+
+
 def contracted(items: Sequence[Any]) -> list[Any]:
     """A product with a scalar that is added to a variable: one instruction."""
     counts: dict[Register, int] = {}
