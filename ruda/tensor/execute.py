@@ -9,7 +9,6 @@ devices there is always one. `RUDA_FUSION=0` computes an op at a time, `verify` 
 from __future__ import annotations
 
 import contextvars
-import functools
 import math
 import operator
 import os
@@ -27,8 +26,6 @@ from ruda.settings import config, settings
 from ruda.tensor import graph, lower, memory, plan
 from ruda.tensor.graph import VIEW, WEAK, Node
 from ruda.tensor.lower import Group
-from ruda.tensor.opdef import Row
-from ruda.tensor.ops import OPS
 from ruda.tensor.plan import Kernel, Look, Plan
 from ruda.tensor.program import (
     OWN,
@@ -80,7 +77,7 @@ def read(node: Node) -> Any:
     if node.value is not None:
         return node.value
     if node.device == "cpu" and (settings.local.get() or settings.base)["fusion"] != "verify":
-        before = be_quiet()
+        before = be_quiet(QUIET)
         try:
             with _lock:
                 found = node.value
@@ -439,7 +436,7 @@ def at_once(targets: Sequence[Node]) -> bool:
     """
     if (settings.local.get() or settings.base)["fusion"] == "verify":
         return False
-    before = be_quiet()
+    before = be_quiet(QUIET)
     try:
         for n in targets:
             if n.value is None:
@@ -456,11 +453,14 @@ def evaluate(n: Node, small: tuple[int, ...] = ()) -> Any:
 
     Chains are short: see `graph.MAX_DEPTH`.
     """
-    inputs, shape, found = n.inputs, n.shape, None
-    if shape is not small and not is_small(shape):
+    inputs = n.inputs
+    shape = n.shape
+    if shape is not small and shape not in _small and not is_small(shape):
         raise NotSmall
-    plain = PLAIN.get(n.row)  # type: ignore[arg-type]
-    x, alike = inputs[0], False  # whether all memory is in C order, and of the result's shape
+    plain = n.row.plain  # type: ignore[union-attr]
+    x = inputs[0]
+    alike = False  # whether all memory is in C order, and of the result's shape
+    found = None
     if plain is not None and type(x) is Node and (x.dtype is float32 or x.dtype is float64):
         left = x.value
         if left is None:
@@ -484,13 +484,23 @@ def evaluate(n: Node, small: tuple[int, ...] = ()) -> Any:
         type(found) is not np.ndarray or found.shape != shape or not found.flags.c_contiguous
     ):
         found = own(np.asarray(found), shape, ())
-    n.value, n.inputs, n.row, n.depth = found, (), None, 0
+    n.value = found
+    n.inputs = ()
+    n.row = None
+    n.depth = 0
     return found
 
 
-@functools.lru_cache(maxsize=1024)
+_small: set[tuple[int, ...]] = set()  # shapes that are
+
+
 def is_small(shape: tuple[int, ...]) -> bool:
-    return math.prod(shape) < SMALL
+    if math.prod(shape) >= SMALL:
+        return False
+    if len(_small) > 1024:
+        _small.clear()
+    _small.add(shape)
+    return True
 
 
 def converting(n: Node, small: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -511,31 +521,24 @@ def converting(n: Node, small: tuple[int, ...]) -> np.ndarray[Any, Any]:
     return own(found, n.shape, given)
 
 
-# The rows that NumPy computes at these dtypes as they are: no conversions before or after.
-FLOATS = frozenset({float32, float64})
-PLAIN: dict[Row, Any] = {
-    row: row.numpy for row in OPS.values()
-    if isinstance(row.numpy, np.ufunc) and row.rule in ("same", "float", "test")
-}  # fmt: skip
-
-
 # No warnings of overflow and the like, as results say it: what `np.errstate` does, without its
 # checks, which cost as much as adding 1000 numbers.
 try:
     from numpy._core._ufunc_config import _extobj_contextvar  # type: ignore[attr-defined]
     from numpy._core.umath import _make_extobj
 
-    be_quiet = functools.partial(_extobj_contextvar.set, _make_extobj(all="ignore"))
-    warn_again = _extobj_contextvar.reset
-    _before = be_quiet()
+    QUIET: Any = _make_extobj(all="ignore")
+    be_quiet, warn_again = _extobj_contextvar.set, _extobj_contextvar.reset
+    _before = be_quiet(QUIET)
     try:
         np.exp(np.float32(1e9))
     finally:
         warn_again(_before)
 except (ImportError, AttributeError, TypeError):  # another NumPy
+    QUIET = {"all": "ignore"}
 
-    def be_quiet() -> Any:  # type: ignore[misc]
-        return np.seterr(all="ignore")
+    def be_quiet(how: Any) -> Any:
+        return np.seterr(**how)
 
     def warn_again(before: Any) -> None:
         np.seterr(**before)

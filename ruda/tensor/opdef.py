@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -109,6 +109,13 @@ class Row:
     operator: str = ""
     identity: Any = None  # of a reduction
     gradient: Callable[..., tuple[Any, ...]] | None = None
+
+    # What NumPy computes float32 and float64 by as they are: no conversions before or after.
+    plain: np.ufunc | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.numpy, np.ufunc) and self.rule in ("same", "float", "test"):
+            object.__setattr__(self, "plain", self.numpy)
 
     def dtypes(self, inputs: tuple[DType, ...]) -> tuple[DType, DType]:
         """The dtype to compute at and the result's, or an error."""

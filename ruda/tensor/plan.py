@@ -300,6 +300,8 @@ def kernel(p: Program, maker: fuse.Maker, c: Cluster) -> Kernel:
     )
     if takes_chunks(p.device):
         group = in_chunks(group, shape)
+    elif parts > 1 and style == "block" and memory.on_host(p.device):
+        group = replace(group, part=HOST_PART)  # which begin where vectors do
     first = len(p.leaves)
     seen = [
         operand(p, i, first, tuple(shape[a] for a in h), tuple(m[a] for a in h))
