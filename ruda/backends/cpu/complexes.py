@@ -37,7 +37,7 @@ def exp(z: Complex) -> Complex:
     real, imaginary = size * f("cos", y), size * f("sin", y)
     real = select(fabs(y) < float("inf"), real, select(x == -float("inf"), 0.0 * x, real))
     flat = x == -float("inf")
-    wild = (y - y) != 0.0  # infinite or NaN
+    wild = ~(fabs(y) < float("inf"))
     real = select(flat & wild, x.const(0.0), real)
     imaginary = select(flat & wild, x.const(0.0), imaginary)
     tall = (x == float("inf")) & wild

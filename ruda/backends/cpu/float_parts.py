@@ -33,14 +33,15 @@ def ldexp(x: Value, n: Value) -> Value:
 
 def frexp_parts(x: Value) -> tuple[Value, Value]:
     f = FORMATS[x.bits]
-    a = fabs(x)
-    small = a < f.tiny
-    i = bits_of(select(small, x * 2.0 ** (f.mantissa + 2), x))
-    mask = (1 << (x.bits - 1)) | ((1 << f.mantissa) - 1)
-    mantissa = from_bits((i & mask) | ((f.bias - 1) << f.mantissa))
-    exponent = ((i >> f.mantissa) & (2 * f.bias + 1)) - (f.bias - 1)
-    exponent = exponent - select(small, exponent.const(f.mantissa + 2), 0)
-    plain = (a > 0) & (a < INFINITY)
+    a = bits_of(fabs(x))
+    small = (a >> f.mantissa) == 0
+    # By the bits: a device may count subnormal numbers as zeros.
+    scaled = bits_of(from_bits(a | (f.bias << f.mantissa)) - 1.0)  # 2**(bias - 1) as large
+    i = select(small, scaled, a)
+    mantissa = (i & ((1 << f.mantissa) - 1)) | ((f.bias - 1) << f.mantissa)
+    mantissa = from_bits(mantissa | (bits_of(x) & (1 << (x.bits - 1))))
+    exponent = (i >> f.mantissa) - select(small, i.const(2 * (f.bias - 1)), f.bias - 1)
+    plain = (a > 0) & ((a >> f.mantissa) <= 2 * f.bias)
     return select(plain, mantissa, x), convert(select(plain, exponent, 0), "i32")
 
 
@@ -55,7 +56,9 @@ def frexp_exponent(x: Value) -> Value:
 
 def modf_fraction(x: Value) -> Value:
     """x - trunc(x) with the sign of x."""
-    return copysign(select(fabs(x) == INFINITY, 0.0, x - trunc(x)), x)
+    whole = trunc(x)
+    part = select(whole == 0.0, x, x - whole)  # x itself: it may be subnormal
+    return copysign(select(fabs(x) == INFINITY, 0.0, part), x)
 
 
 def nextafter(x: Value, y: Value) -> Value:

@@ -37,6 +37,7 @@ from ruda.backends.wgpu.formulas import (
     is_zero,
     literal,
     product,
+    sides,
     total,
 )  # fmt: skip
 from ruda.backends.wgpu.origins import joined, origins
@@ -1473,7 +1474,7 @@ class Emitter:
         if kind in ("c64", "c128"):
             return self.complex(name, kind, x)
         if name in LESS:
-            return Term(self.compared(name, kind, *x), "bool")
+            return Term(self.compared(name, kind, *sides(*values)), "bool")
         if kind[0] == "f":
             return self.floating(name, kind, values)
         return self.integer(name, dtype, kind, x)
@@ -1722,7 +1723,7 @@ class NeedsWide(Exception):
 def _compares(condition: Expr, then: Expr, otherwise: Expr) -> bool:
     """Whether a choice is by a comparison of what is chosen from."""
     match condition:
-        case Op("lt" | "le" | "gt" | "ge", (a, b)):
+        case Op("lt" | "le" | "gt" | "ge" | "eq" | "ne", (a, b)):
             return {a, b} & {then, otherwise} != set()
     return False
 

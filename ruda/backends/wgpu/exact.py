@@ -143,7 +143,9 @@ FUSED = """
 fn fma_T(a: T, b: T, c: T) -> T {
   let product = opaque_T(a * b);
   let size = bitcast<U>(product) & MAGNITUDE;
-  let usual = (size > LOW) & (size < HIGH) & ((bitcast<U>(c) & MAGNITUDE) < HIGH);
+  let least = min(bitcast<U>(a) & MAGNITUDE, bitcast<U>(b) & MAGNITUDE);
+  let bounded = (size < HIGH) & ((bitcast<U>(c) & MAGNITUDE) < HIGH);
+  let usual = (size > LOW) & (least > LEAST) & bounded;
   if (!usual) { return long_fma_T(a, b, c); }
   let s = opaque_T(product + c);
   let e = product_error_T(a, b, product);
@@ -214,10 +216,20 @@ fn long_fma_T(a: T, b: T, c: T) -> T {
   return bitcast<T>(sign | bits);
 }
 """
-# Bits of the products that `fma` need not make of integers: 2**-70 to 2**120, 2**-900 to 2**1000.
+# Bits of the products that `fma` need not make of integers: 2**-50 to 2**120, 2**-900 to 2**1000,
+# and of the least factor: no error of theirs that counts is below the normal numbers, which would
+# be lost where those count as zeros.
 SIZES = {
-    "f32": {"LOW": f"0x{127 - 70 << 23:x}u", "HIGH": f"0x{127 + 120 << 23:x}u"},
-    "f64": {"LOW": f"0x{1023 - 900 << 52:x}lu", "HIGH": f"0x{1023 + 1000 << 52:x}lu"},
+    "f32": {
+        "LOW": f"0x{127 - 50 << 23:x}u",
+        "HIGH": f"0x{127 + 120 << 23:x}u",
+        "LEAST": f"0x{127 - 100 << 23:x}u",
+    },
+    "f64": {
+        "LOW": f"0x{1023 - 900 << 52:x}lu",
+        "HIGH": f"0x{1023 + 1000 << 52:x}lu",
+        "LEAST": f"0x{1023 - 960 << 52:x}lu",
+    },
 }
 
 # Types "f32 f64", by the integer that is wanted. By the bits: a driver's own conversion is wrong.

@@ -98,6 +98,12 @@ def product(a: Term, b: Term) -> str:
     return f"{left} * {right}"
 
 
+def sides(a: Term, b: Term) -> tuple[str, str]:
+    """What is compared. Drivers take `x - y == 0` for `x == y`, which infinities are."""
+    left = hidden(a, "sum", a.kind in ("f32", "f64") and is_zero(b))
+    return left, hidden(b, "sum", b.kind in ("f32", "f64") and is_zero(a))
+
+
 def is_zero(a: Term) -> bool:
     """Whether it is a zero, or a variable that may hold that constant."""
     return a.text in ("0.0f", "0.0lf") or "zero" in a.origin
@@ -175,6 +181,7 @@ class Builder:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.module = _Module()
+        self.compared: dict[str, set[str]] = {}  # of what each truth is a comparison
 
     def let(self, text: str, kind: str, origin: str = "") -> Term:
         name = f"t{len(self.lines)}"
@@ -200,7 +207,11 @@ class Builder:
         a, b = self.term(x), self.term(y)
         if a.kind == "bool" and sign == "^":
             sign = "!="
-        return self.let(f"{a.text} {sign} {b.text}", a.kind)
+        result = self.let(f"{a.text} {sign} {b.text}", a.kind)
+        if a.kind == "bool":
+            both = self.compared.get(a.text, set()) | self.compared.get(b.text, set())
+            self.compared[result.text] = both
+        return result
 
     def fadd(self, x: Any, y: Any) -> Term:
         a, b = self.term(x), self.term(y)
@@ -236,11 +247,17 @@ class Builder:
         return self.let(f"bitcast<{a.kind}>(bitcast<{u}>({a.text}) >> {_amount(b)})", a.kind)
 
     def fcmp_ordered(self, sign: str, x: Any, y: Any) -> Term:
-        return self.let(f"{self.term(x).text} {sign} {self.term(y).text}", "bool")
+        return self.compare("{} " + sign + " {}", x, y)
 
     def fcmp_unordered(self, sign: str, x: Any, y: Any) -> Term:
         assert sign == "!="
-        return self.let(f"!({self.term(x).text} == {self.term(y).text})", "bool")
+        return self.compare("!({} == {})", x, y)
+
+    def compare(self, form: str, x: Any, y: Any) -> Term:
+        a, b = self.term(x), self.term(y)
+        result = self.let(form.format(*sides(a, b)), "bool")
+        self.compared[result.text] = {a.text, b.text}
+        return result
 
     def icmp_signed(self, sign: str, x: Any, y: Any) -> Term:
         return self.let(f"{self.term(x).text} {sign} {self.term(y).text}", "bool")
@@ -254,7 +271,14 @@ class Builder:
 
     def select(self, condition: Any, yes: Any, no: Any) -> Term:
         c, a, b = map(self.term, (condition, yes, no))
-        return self.let(f"select({b.text}, {a.text}, {c.text})", a.kind, joined(a.origin, b.origin))
+        yes, no = a.text, b.text
+        if a.kind in ("f32", "f64"):  # a driver would take the larger one: no NaN, no sign of zero
+            known = self.compared.get(c.text, set())
+            if yes in known and not is_literal(a):
+                yes = f"opaque_{a.kind}({yes})"
+            elif no in known and not is_literal(b):
+                no = f"opaque_{b.kind}({no})"
+        return self.let(f"select({no}, {yes}, {c.text})", a.kind, joined(a.origin, b.origin))
 
     def bitcast(self, x: Any, to: Any) -> Term:
         a, kind = self.term(x), _kind(to)

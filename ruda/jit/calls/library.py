@@ -93,16 +93,19 @@ def _to_integer(c: Call) -> Value:
 
 
 def frexp32(x):
-    shift = 0
-    if abs(x) < np.float32(2.0**-126):
-        x = x * np.float32(2.0**25)  # a subnormal number becomes a normal one
-        shift = 25
-    bits = x.view(np.uint32)
-    exponent = np.int32((bits >> 23) & 255)
-    if x == 0 or exponent == 255:
+    sign = x.view(np.uint32) & np.uint32(0x80000000)
+    size = x.view(np.uint32) ^ sign
+    exponent = np.int32(size >> 23)
+    if size == 0 or exponent == 255:
         return x, np.int32(0)
-    fraction = (bits & np.uint32(0x807FFFFF)) | np.uint32(126 << 23)
-    return fraction.view(np.float32), exponent - np.int32(126 + shift)
+    shift = 126
+    if exponent == 0:  # subnormal, which an adapter may count as zero: 2**126 times it, by its bits
+        normal = (size | np.uint32(127 << 23)).view(np.float32) - np.float32(1)
+        size = normal.view(np.uint32)
+        exponent = np.int32(size >> 23)
+        shift = 252
+    fraction = (size & np.uint32(0x7FFFFF)) | np.uint32(126 << 23) | sign
+    return fraction.view(np.float32), exponent - np.int32(shift)
 
 
 def frexp64(x):
@@ -121,6 +124,8 @@ def frexp64(x):
 def modf(x):
     whole = np.trunc(x)
     part = 0.0 if math.isinf(x) else x - whole  # infinity has no fraction
+    if whole == 0:  # what is subnormal stays, also where sums make zeros of it
+        part = x
     return math.copysign(part, x), whole
 
 
