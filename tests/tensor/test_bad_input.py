@@ -84,6 +84,18 @@ def test_lengths_of_results_may_be_too_large(device):
         many + many[:3]
 
 
+def test_memory_that_dies_in_a_cycle_is_used_again(device):
+    """The collector finishes all parts of a cycle, in any order."""
+    for k in range(3):
+        x = ruda.asarray(np.full(5, k, "f4"), device=device)
+        loop = [x, (x + 1).numpy()]
+        loop.append(loop)
+        del x, loop
+        gc.collect()
+        x = ruda.asarray(np.full(5, k + 10, "f4"), device=device)
+        assert (x + 1).tolist() == [k + 11] * 5
+
+
 def test_after_an_error_of_memory_there_is_memory(device):
     with pytest.raises(MemoryError):
         ruda.empty((1 << 40, 1 << 20), device=device)

@@ -67,9 +67,11 @@ class Queue:
         self.sending: collections.deque[Any] = collections.deque()  # the oldest first
         # A buffer may be used again at once: the queue keeps its order. Dropping one that is
         # recorded is safe, too: the encoder holds it.
+        self.buffers: dict[int, Any] = {}  # of the pool, lent ones too
         self.pool = Pool(
             self.name,
             request=self.request,
+            release=self.release,
             wait=self.trim,
             limit=lambda: settings.memory_limit,
         )
@@ -144,9 +146,17 @@ class Queue:
         """A new buffer for arrays; None where the driver has none."""
         usage = self.usage.STORAGE | self.usage.COPY_SRC | self.usage.COPY_DST
         try:
-            return self.create(size, usage)
+            made = self.create(size, usage)
         except OutOfMemoryError:
             return None
+        # Were it the block's alone, the collector of cycles would finish both: the block gives it
+        # back to the pool, and wgpu-py has destroyed it.
+        self.buffers[id(made)] = made
+        return made
+
+    def release(self, buffer: Any) -> None:
+        """Forget a buffer of the pool: wgpu-py destroys it."""
+        del self.buffers[id(buffer)]
 
     def allocate(self, nbytes: int) -> Block:
         """A buffer of at least `nbytes`."""
