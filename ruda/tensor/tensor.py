@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import math
 import operator
 import sys
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ruda import backends, dtypes
-from ruda.backends.base import check_size
+from ruda.backends.base import DeviceArray, check_size
 from ruda.dtypes import DType, as_dtype, default_float, promote
 from ruda.errors import DTypeError, GradientError, ShapeError, shown
 from ruda.jit import intrinsics
@@ -559,6 +560,8 @@ def asarray(
                 raise ValueError(f"{found.dtype} as {wanted} needs a copy")
             return astype(found, wanted)
         return copy_of(found) if copy else found
+    if isinstance(obj, DeviceArray):
+        return _of_memory(obj, wanted, obj.device if device is None else here(device), copy)
     place = here(device)
     if isinstance(obj, np.ndarray | np.generic):
         array = np.asarray(obj)
@@ -601,6 +604,25 @@ def copied(t: Tensor) -> Any:
     return out
 
 
+def _of_memory(x: DeviceArray, wanted: DType | None, place: str, copy: bool | None) -> Tensor:
+    """A tensor of a device's memory: a copy, but shared with `copy=False`."""
+    kind = as_dtype(x.dtype)
+    same = wanted in (None, kind) and x.device == place and x.is_c_contiguous()
+    if copy is False and not same:
+        raise ValueError(f"an array of {kind} on {x.device} as {wanted or kind} on {place}: a copy")
+    if memory.on_host(x.device):
+        array = np.asarray(x)
+        return asarray(array, dtype=wanted, device=place, copy=copy)
+    if copy is False:
+        shared = graph.leaf(x, kind, place)
+        shared.exported = True
+        return from_node(shared)
+    buffer = memory.allocate(x.shape, kind, x.device)
+    run.copy(buffer, x, x.device)
+    found = from_buffer(buffer, x.device).to_device(place)
+    return found if wanted in (None, kind) else astype(found, wanted)
+
+
 def from_python(obj: Any) -> tuple[np.ndarray[Any, Any], DType]:
     """A number or nested sequence as an array, and the dtype that ruda gives it."""
     if isinstance(obj, list | tuple) and any(isinstance(v, Tensor) for v in obj):
@@ -621,9 +643,10 @@ def from_python(obj: Any) -> tuple[np.ndarray[Any, Any], DType]:
 
 
 def _has_numpy(obj: Any) -> bool:
+    """Whether a dtype comes with it: of NumPy's or another library's arrays, not of numbers."""
     if isinstance(obj, list | tuple):
         return any(_has_numpy(v) for v in obj)
-    return isinstance(obj, np.ndarray | np.generic)
+    return hasattr(obj, "dtype")
 
 
 # ---- functions of rows ---------------------------------------------------------------------------
@@ -698,12 +721,30 @@ def _elementwise(name: str) -> Callable[..., Tensor]:
 
     call.__name__ = call.__qualname__ = name
     call.__module__ = "ruda"
+    call.__signature__ = signature(row.parameters, OPTIONAL.get(name, ()))  # type: ignore[attr-defined]
     call.__doc__ = f"{row.doc}\n\nElementwise: {', '.join(row.parameters)} broadcast."
     if f"ruda.{name}" in intrinsics.BY_NAME:
         call.__ruda_name__ = name  # type: ignore[attr-defined]
     else:
         call.__ruda_op__ = functools.partial(in_kernel, row)  # type: ignore[attr-defined]
     return call
+
+
+OPTIONAL = {"clip": ("min", "max")}  # parameters that may be left away
+
+
+def signature(parameters: Sequence[str], optional: Sequence[str] = ()) -> inspect.Signature:
+    """What is shown of a function that takes its arguments as they come.
+
+    >>> signature(("x", "min"), ("min",))
+    <Signature (x, /, min=None)>
+    """
+    kinds = inspect.Parameter
+    return inspect.Signature([
+        kinds(p, kinds.POSITIONAL_OR_KEYWORD, default=None) if p in optional
+        else kinds(p, kinds.POSITIONAL_ONLY)
+        for p in parameters
+    ])  # fmt: skip
 
 
 def clip_bounds(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -720,8 +761,7 @@ def bind(
     name: str, parameters: tuple[str, ...], values: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[Any, ...]:
     given = dict(zip(parameters, values, strict=False)) | named
-    optional = {"min", "max"} if name == "clip" else set()
-    missing = [p for p in parameters if p not in given and p not in optional]
+    missing = [p for p in parameters if p not in given and p not in OPTIONAL.get(name, ())]
     extra = [p for p in given if p not in parameters]
     if missing or extra or len(values) > len(parameters):
         raise TypeError(f"`{name}` takes ({', '.join(parameters)})")

@@ -105,6 +105,25 @@ def test_shared_numpy_memory():
         ruda.asarray(a[::2], copy=False)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "int32", "float32", "bool", "complex64"])
+def test_memory_of_a_device_becomes_a_tensor_where_it_is(dtype, device):
+    a = np.arange(6).reshape(2, 3).astype(dtype)
+    with ruda.config(device=device):
+        x = ruda.to_device(a)
+    for memory in (x, x.T, x[:, ::2]):
+        found = ruda.asarray(memory)
+        wanted = memory.copy_to_host()
+        assert found.device == x.device and found.dtype.numpy == a.dtype
+        np.testing.assert_array_equal(found.numpy(), wanted)
+        found[0, 0] = True
+        assert not memory.copy_to_host()[0, 0]  # it was a copy
+        there = ruda.asarray(memory, dtype="complex64", device="cpu")
+        np.testing.assert_array_equal(there.numpy(), wanted.astype("c8"))
+    assert ruda.asarray(x, copy=False).tolist() == a.tolist()
+    with pytest.raises(ValueError, match="a copy"):
+        ruda.asarray(x.T, copy=False)
+
+
 @pytest.mark.parametrize("shape", [(6,), (2, 3), (3, -1), [1, 6], (2, 1, 3)])
 def test_reshape(shape, device):
     a = np.arange(6).reshape(3, 2)
