@@ -130,8 +130,11 @@ def to_device(
     return to
 
 
-def from_dlpack(x: Any) -> DeviceArray:
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> DeviceArray:
     """The array of another library as ruda's, at the same memory: NumPy, PyTorch, JAX, CuPy, ...
+
+    With `copy=True`, or on another `device`, it is a copy; with `copy=False` that is a ValueError.
+    `ruda.asarray` of the result computes with it.
 
     >>> import numpy as np, ruda
     >>> x = np.arange(3.0)
@@ -141,7 +144,13 @@ def from_dlpack(x: Any) -> DeviceArray:
     """
     from ruda.backends import interop
 
-    return interop.from_dlpack(x)
+    found = interop.from_dlpack(x)
+    if device is None or backends.find(device).name == found.device:
+        return found.copy() if copy else found
+    if copy is False:
+        raise ValueError(f"the array is on {found.device}: on {device} it needs a copy")
+    with config(device=device):
+        return to_device(found)
 
 
 def _host_array(obj: Any) -> np.ndarray[Any, Any]:

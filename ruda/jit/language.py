@@ -391,11 +391,11 @@ NUMERIC = {
 def _function_of_numbers(name: str, doc: str) -> Callable[..., Any]:
     """Of numbers inside kernels; outside, the op on tensors if there is one."""
 
-    def function(*args: Any, **kwargs: Any) -> Any:
+    def function(x: Any, /, *args: Any, **kwargs: Any) -> Any:
         tensor = importlib.import_module("ruda.tensor")
         if name not in tensor.OPS:
             _outside(name)
-        return getattr(tensor, name)(*args, **kwargs)
+        return getattr(tensor, name)(x, *args, **kwargs)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import operator
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ from ruda.tensor.tensor import (
     here,
     host_only,
     reshape,
+    signature,
     t,
 )
 
@@ -638,8 +640,19 @@ def library(name: str, numpy: Any, doc: str) -> Any:
     call.__name__ = call.__qualname__ = name
     call.__module__ = "ruda"
     call.__doc__ = doc
+    call.__signature__ = _signature_of(numpy)  # type: ignore[attr-defined]
     call.host_only = name != "matmul"  # type: ignore[attr-defined]
     return call
+
+
+def _signature_of(numpy: Any) -> inspect.Signature:
+    """Arrays by their places, options by their names."""
+    if isinstance(numpy, np.ufunc):
+        return signature([f"x{k + 1}" for k in range(numpy.nin)])
+    given = inspect.signature(numpy).parameters.values()
+    arrays = [p.replace(kind=p.POSITIONAL_ONLY) for p in given if p.default is p.empty]
+    options = [p.replace(kind=p.KEYWORD_ONLY) for p in given if p.default is not p.empty]
+    return inspect.Signature(arrays + options)
 
 
 def check_product(x: Tensor, y: Tensor) -> None:
