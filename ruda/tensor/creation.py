@@ -62,6 +62,7 @@ def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) 
             [7, 7]], dtype=int64, device='cpu')
     """
     if isinstance(fill_value, Tensor):
+        refuse("full", fill_value)
         fill_value = fill_value.numpy()[()]
     if dtype is not None:
         kind = as_dtype(dtype)
@@ -184,6 +185,7 @@ def _triangle(x: Tensor, kept: Any) -> Tensor:
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
     """A tensor of another library's CPU array, sharing its memory where `copy` is not true."""
+    refuse("from_dlpack", x)
     array = np.from_dlpack(x)
     if copy or not array.flags.c_contiguous or not memory.on_host(here(device)):
         if copy is False:

@@ -107,14 +107,12 @@ def detecting() -> bool:
 
 
 def attach(out: T, name: str, gradient: Gradient | None, inputs: tuple[Any, ...]) -> T:
-    """Give a result its history, if one of its inputs has one."""
+    """Give a result of floats its history, if one of its inputs has one."""
     for i in inputs if _recording.on else ():
         if getattr(i, "_history", None) is None:
             continue
-        if gradient is None and out.dtype.is_inexact:  # type: ignore[attr-defined]
-            gradient = flat
-        if gradient is not None:
-            out._history = History(name, gradient, inputs)  # type: ignore[attr-defined]
+        if out.dtype.is_inexact:  # type: ignore[attr-defined]
+            out._history = History(name, gradient or flat, inputs)  # type: ignore[attr-defined]
         break
     return out
 

@@ -22,7 +22,7 @@ from ruda.dtypes import DType, as_dtype, float32, int32
 from ruda.errors import DTypeError, ShapeError
 from ruda.tensor import memory
 from ruda.tensor.creation import concat, flip, permute_dims, result_type
-from ruda.tensor.history import attach, recording
+from ruda.tensor.history import attach, recording, refuse
 from ruda.tensor.indexing import (
     around,
     check_device,
@@ -234,8 +234,6 @@ def segmented_scan(
     marks = astype(starts.detach(), dtypes.bool_, copy=False)
     out = _scanned("segmented_scan", x.detach(), op, axis, None, exclusive, False, marks)
     if op != "sum":
-        from ruda.tensor.history import refuse
-
         refuse(f"segmented_scan with op={op!r}", x)
         return out
     k = one_axis(x, axis, "segmented_scan")
@@ -534,8 +532,6 @@ def unique_values(x: Tensor, /) -> Tensor:
 def _unique(
     x: Tensor, indices: bool = False, inverse: bool = False, counts: bool = False
 ) -> list[Tensor]:
-    from ruda.tensor.history import refuse
-
     refuse("unique", x)
     x = x.detach()
 
@@ -647,7 +643,8 @@ def histogram(
     >>> ruda.histogram(ruda.asarray([0.0, 1.0, 1.5, 4.0]), 2)[0].tolist()
     [3, 1]
     """
-    flat = reshape(x.detach(), (x.size,))
+    refuse("histogram", x)
+    flat = reshape(x, (x.size,))
     if flat.dtype.kind == "complex":
         raise DTypeError(f"`histogram` is not defined for {flat.dtype}")
     if flat.dtype.kind != "float":

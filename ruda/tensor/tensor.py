@@ -878,7 +878,12 @@ def astype(x: Tensor, dtype: Any, /, *, copy: bool = True, device: Any = None) -
         raise DTypeError(f"{x.dtype} does not become {wanted}: take `ruda.real` or `ruda.abs`")
     have = x.dtype
     out = from_node(graph.record(conversion(wanted), [x.node()]))
-    return attach(out, "astype", lambda g, out, x: (astype(g, have, copy=False),), (x,))
+
+    def gradient(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+        real = g.dtype.kind == "complex" and have.kind != "complex"
+        return (astype(function("real")(g) if real else g, have, copy=False),)
+
+    return attach(out, "astype", gradient, (x,))
 
 
 def conversion(dtype: DType) -> Any:
