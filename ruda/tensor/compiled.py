@@ -282,15 +282,15 @@ class Recorded:
         """Tensors of the results. An argument is given back as it is; what shares memory with
         arguments, constants or other results is copied, as each tensor writes its own."""
         given = [t._storage.node.value for t in arguments]
-        taken = [memory.owner(v) for v in (*given, *self.constants.values())]
+        taken = {id(memory.owner(v)) for v in (*given, *self.constants.values())}
         made = {k: t._storage for k, t in enumerate(arguments)}
         for p in self.outputs:
             if p in made:
                 continue
             value = memory_of(values[p], self.device)
-            if any(memory.owner(value) is o for o in taken):
+            if id(memory.owner(value)) in taken:
                 value = duplicate(value, self.device)
-            taken.append(memory.owner(value))
+            taken.add(id(memory.owner(value)))
             made[p] = stored(graph.leaf(value, self.dtypes[p], self.device))
         return [handle(made[p]) for p in self.outputs]
 

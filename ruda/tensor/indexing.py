@@ -665,10 +665,31 @@ def _numpy_index(items: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def scattered(g: Tensor, x: Tensor, items: tuple[Any, ...]) -> Tensor:
     """Zeros like `x` with `g` added where an index selects: the gradient of indexing."""
-    if all(i is Ellipsis or is_number(i) or (type(i) is slice and i == slice(None)) for i in items):
+    items = with_whole_slices(items, x.shape)
+    if all(i is Ellipsis or is_number(i) or i is ALL for i in items):
         return spread(g, x.shape, items)
     found: Tensor = written(g, x, items)
     return found
+
+
+ALL = slice(None)
+
+
+def with_whole_slices(items: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """The same index with `ALL` for every slice that takes the whole of its axis.
+
+    >>> with_whole_slices((slice(0, 3), ..., slice(1, 5)), (3, 4, 5))
+    (slice(None, None, None), Ellipsis, slice(1, 5, None))
+    """
+    if any(is_array(i) or i is None for i in items):
+        return items
+    ahead = items.index(Ellipsis) if Ellipsis in items else len(items)
+    behind = len(items) - ahead - 1
+    axes = [*range(ahead), -1, *range(len(shape) - behind, len(shape))]
+    return tuple(
+        ALL if type(i) is slice and i.indices(shape[a]) == (0, shape[a], 1) else i
+        for i, a in zip(items, axes, strict=False)
+    )
 
 
 def is_number(i: Any) -> bool:

@@ -10,8 +10,9 @@ addresses, which GPUs of CUDA and the host have.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from ruda.tensor import memory
 from ruda.tensor.primitives import run
 
 THREADS, EACH = 256, 4  # of a block, and elements of a thread
+KEPT = 64  # tables of where buffers lie
 COLUMNS = 2  # of a table, behind where the buffers begin: elements, and the first block
 
 
@@ -62,38 +64,55 @@ def address(buffer: Any) -> int:
     return int(buffer.storage.address) + int(buffer.offset)
 
 
-def spanned(
-    rows: Sequence[Sequence[Any]], dtype: np.dtype[Any]
-) -> tuple[Any, np.ndarray[Any, Any], int]:
-    """An array over all buffers, the table of where they are in it, and the number of blocks.
+class Span(NamedTuple):
+    """Where buffers lie: the table on their device, and what an array over all of them needs."""
 
-    The buffers of a row have no gaps, and as many elements of `dtype` as each other.
-    """
-    size = dtype.itemsize
-    places = np.array([[address(b) for b in row] for row in rows], np.int64)
-    low = places.min()
-    lowest = next(b for row in rows for b in row if address(b) == low)
-    counts = np.array([row[0].nbytes // size for row in rows], np.int64)
-    extent = int((places + counts[:, None] * size).max() - low) // size
-    blocks = -(-counts // (THREADS * EACH))
-    firsts = np.cumsum(blocks) - blocks
-    table = np.column_stack([(places - low) // size, counts, firsts])
-    if isinstance(lowest, np.ndarray):
-        whole: Any = _at(int(low), (extent,), dtype, (size,), [b for r in rows for b in r])
-    else:
-        whole = DeviceArray(
-            lowest._backend, lowest.storage, (extent,), dtype, (size,), lowest.offset
+    table: Any
+    lowest: int  # the number of the buffer where it begins
+    extent: int
+    blocks: int
+
+
+_spans: dict[Any, Span] = {}  # by the addresses: steps of training come back to the same ones
+
+
+def span(device: str, places: tuple[int, ...], counts: tuple[int, ...], size: int) -> Span:
+    """For rows of buffers at `places`, those of a row with as many elements of `size` bytes."""
+    key = device, places, counts, size
+    found = _spans.get(key)
+    if found is None:
+        by_row, elements = np.array(places, np.int64).reshape(len(counts), -1), np.array(counts)
+        low = int(by_row.min())
+        extent = int((by_row + elements[:, None] * size).max() - low) // size
+        blocks = -(-elements // (THREADS * EACH))
+        table = np.column_stack([(by_row - low) // size, elements, np.cumsum(blocks) - blocks])
+        # Few different extents: a launch that is bound to its arrays' shapes fits others, too.
+        whole = 1 << extent.bit_length()
+        if len(_spans) >= KEPT:
+            _spans.pop(next(iter(_spans)), None)
+        _spans[key] = found = Span(
+            memory.from_host(table, device), int(by_row.argmin()), whole, int(blocks.sum())
         )
-    return whole, table, int(blocks.sum())
+    return found
 
 
 def launch(
     name: str, device: str, kernel: Any, rows: Sequence[Sequence[Any]], dtype: Any, *more: Any
 ) -> None:
-    """Run `kernel(span, table, *more)` over rows of buffers, none of them empty."""
-    whole, table, blocks = spanned(rows, np.dtype(dtype))
-    given = memory.from_host(table, device)
-    run.launch(name, device, kernel, blocks, THREADS, whole, given, *more)
+    """Run `kernel(span, table, *more)` over rows of buffers, none of them empty.
+
+    The buffers of a row have no gaps, and as many elements of `dtype` as each other.
+    """
+    kind = np.dtype(dtype)
+    buffers = [b for row in rows for b in row]
+    counts = tuple([row[0].nbytes // kind.itemsize for row in rows])
+    found = span(device, tuple([address(b) for b in buffers]), counts, kind.itemsize)
+    lowest, shape, strides = buffers[found.lowest], (found.extent,), (kind.itemsize,)
+    if isinstance(lowest, np.ndarray):
+        whole: Any = _at(address(lowest), shape, kind, strides, buffers)
+    else:
+        whole = DeviceArray(lowest._backend, lowest.storage, shape, kind, strides, lowest.offset)
+    run.launch(name, device, kernel, found.blocks, THREADS, whole, found.table, *more)
 
 
 def copy(pairs: Sequence[tuple[Any, Any]], device: str) -> None:
@@ -114,8 +133,12 @@ def is_plain(buffer: Any) -> bool:
 
 def is_whole(buffer: Any) -> bool:
     """Whether a buffer's elements lie in C order, without gaps."""
-    step = buffer.dtype.itemsize
-    for n, stride in zip(buffer.shape[::-1], buffer.strides[::-1], strict=True):
+    return is_in_order(buffer.shape, buffer.strides, buffer.dtype.itemsize)
+
+
+@functools.lru_cache(maxsize=1024)
+def is_in_order(shape: tuple[int, ...], strides: tuple[int, ...], step: int) -> bool:
+    for n, stride in zip(shape[::-1], strides[::-1], strict=True):
         if n != 1 and stride != step:
             return False
         step *= n
