@@ -605,7 +605,8 @@ class Devices(tuple[str, ...]):
 
 
 def library(name: str, numpy: Any, doc: str) -> Any:
-    """A function that NumPy computes where the host is the device; refused elsewhere."""
+    """A function that NumPy computes where the host is the device; elsewhere `factors` does, or
+    it is refused."""
 
     def call(*values: Any, **options: Any) -> Any:
         tensors = [v for v in values if isinstance(v, Tensor)]
@@ -626,12 +627,17 @@ def library(name: str, numpy: Any, doc: str) -> Any:
 
             found = product.matmul(*(v.detach() for v in tensors))
             return attach(found, name, functools.partial(_matmul_gradient, {}), tuple(values))
-        plain = [host_only(v, f"`{name}`") if isinstance(v, Tensor) else v for v in values]
-        named = {
-            k: host_only(v, f"`{name}`") if isinstance(v, Tensor) else v for k, v in options.items()
-        }
-        with np.errstate(all="ignore"):
-            found = wrapped(numpy(*plain, **named), place, plain)
+        by_kernels = None if on_host else kernels_of(name)
+        if by_kernels is not None:
+            found = by_kernels(*(v.detach() for v in values), **options)
+        else:
+            plain = [host_only(v, f"`{name}`") if isinstance(v, Tensor) else v for v in values]
+            named = {
+                k: host_only(v, f"`{name}`") if isinstance(v, Tensor) else v
+                for k, v in options.items()
+            }
+            with np.errstate(all="ignore"):
+                found = wrapped(numpy(*plain, **named), place, plain)
         if isinstance(gradient, tuple):  # of several results
             for part, of_part in zip(found, gradient, strict=True):
                 attach(part, name, functools.partial(of_part, options), tuple(values))
@@ -655,6 +661,13 @@ def _signature_of(numpy: Any) -> inspect.Signature:
     arrays = [p.replace(kind=p.POSITIONAL_ONLY) for p in given if p.default is p.empty]
     options = [p.replace(kind=p.KEYWORD_ONLY) for p in given if p.default is not p.empty]
     return inspect.Signature(arrays + options)
+
+
+def kernels_of(name: str) -> Any:
+    """What computes a function of NumPy's on other devices than the host, or None."""
+    from ruda.tensor import factors
+
+    return factors.FACTORISATIONS.get(name.removeprefix("linalg."))
 
 
 def check_product(x: Tensor, y: Tensor) -> None:

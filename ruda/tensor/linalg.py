@@ -1,9 +1,11 @@
 """Linear algebra of the array API standard.
 
 What is sums, products and views is made of them, and runs wherever they do. Factorisations are
-NumPy's (LAPACK's), where the host is the device; elsewhere they are refused by name. Gradients are
-those of Giles, "Collected matrix derivative results for forward and reverse mode algorithmic
-differentiation" (2008), and for complex matrices their conjugates.
+NumPy's (LAPACK's), where the host is the device; elsewhere the kernels of `factors` compute those
+that it lists, and the others are refused by name.
+
+Gradients are those of Giles, "Collected matrix derivative results for forward and reverse mode
+algorithmic differentiation" (2008), and for complex matrices their conjugates.
 """
 
 from __future__ import annotations

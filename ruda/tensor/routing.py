@@ -55,7 +55,9 @@ def supports(op: Any, dtype: Any, device: Any = None) -> bool:
     bare = name.removeprefix("linalg.")
     host = bare in linalg.FACTORISATIONS or getattr(creation.LIBRARY.get(bare), "host_only", False)
     if host and not memory.on_host(place):
-        return False
+        kernels = creation.kernels_of(name) is not None
+        able = kind.name in ("float32", "float64") or kind.kind in ("bool", "int", "uint")
+        return kernels and able and info.dtypes.get(kind.name) in ("fast", "computes")
     import ruda.tensor
 
     spaces = (ruda.tensor, linalg, ruda.tensor.fft)
