@@ -682,6 +682,51 @@ def test_explain_tells_the_form_on_each_chip():
 
 
 @ruda.jit
+def beyond_the_end(x, by, out):
+    i = ruda.grid(1)
+    if i < out.size:
+        v = np.float32(-1)
+        if i + by < x.size:
+            v = x[i + by]
+        w = np.float32(-2)
+        if i + 3 < x.size:
+            w = x[i + 3]
+        out[i] = 10 * v + w
+
+
+@ruda.jit
+def looked_up(x, at, out):
+    i = ruda.grid(1)
+    if i < out.size:
+        v = np.float32(-1)
+        if at[i] < x.size:
+            v = x[at[i]]
+        out[i] = v
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 130, 1000])
+def test_a_condition_that_guards_a_load(n, rng):
+    """A tile whose loads are all inside has it true in every lane, and nothing is selected."""
+    x, out = draw(rng, n, "f4"), np.zeros(n + 5, "f4")
+    padded = np.concatenate([x, np.full(9, np.nan, "f4")])
+    for by in (0, 3):
+        launch(beyond_the_end, n + 5, x, by, out)
+        v, w = padded[by : by + n + 5], padded[3 : n + 8]
+        wanted = np.where(np.isnan(v), -10, 10 * v) + np.where(np.isnan(w), -2, w)
+        np.testing.assert_allclose(out, wanted, 1e-6)
+    # The first index may count from the end.
+    assert text(beyond_the_end, ("f32[:]", "i64", "f32[:]")).count("Select(") == 1
+    at = rng.integers(0, n + 2, n + 5, "i4")
+    launch(looked_up, n + 5, x, at, out)
+    np.testing.assert_array_equal(out, np.where(at < n, padded[np.minimum(at, n)], -1))
+
+
+def test_tiles_of_a_product_are_copied_without_selections():
+    found = text(products, ("f32[:, :]",) * 3, block=(16, 16))
+    assert "Select(" not in found and "CompareScalar(" not in found
+
+
+@ruda.jit
 def wide(x):
     i = ruda.grid(1)
     x[i] = x[i] + 1

@@ -563,10 +563,47 @@ class Translator(Axis):
     # ---- branches that differ between lanes
 
     def branch(self, condition: Expr, then: Body, otherwise: Body) -> None:
+        if self.is_checked(condition, then):
+            return self.block(then)
         test = self.in_lanes(self.value(condition), "bool")
         before = self.mask
         self.mask = test if before is None else self.logic("And", before, test)
         self.arm(then, test, otherwise, before)
+
+    def is_checked(self, condition: Expr, then: Body) -> bool:
+        """Whether a condition is true in every lane of a tile that passes its checks.
+
+        It asks that indices be inside, by which the branch loads: a tile with one that is not
+        goes to the scalar unit anyway.
+        """
+        try:
+            guarded = self.guarded(condition, then)
+            for e in guarded:
+                values = [self.value(i) for i in e.indices]
+                if any(
+                    isinstance(v, Lanes) or (isinstance(v, Steps) and v.step != 1) for v in values
+                ):
+                    return False
+                self.here(e.array, values, e.indices)
+        except Refused:
+            return False
+        return bool(guarded)
+
+    def guarded(self, condition: Expr, then: Body) -> list[Load]:
+        """Loads of a branch whose indices are all that its condition asks to be inside."""
+        if self.mask is not None or self.depth:
+            return []
+        asked = set(conjuncts(condition))
+        loads = [e for e in ir.all_expressions(then)
+                 if isinstance(e, Load) and e.field is None and e.array.space == "global"
+                 and any(self.differs(i) for i in e.indices)]  # fmt: skip
+        found = []
+        for e in loads:
+            inside = {(i, Extent(e.array, axis)) for axis, i in enumerate(e.indices)}
+            if inside & asked:
+                found.append(e)
+                asked -= inside
+        return found if not asked else []
 
     def arm(self, then: Body, test: Lanes, otherwise: Body, before: Lanes | None) -> None:
         self.block(then)
@@ -703,3 +740,13 @@ class Translator(Axis):
 
 def stored_arrays(body: Body) -> set[str]:
     return {s.array.name for s in ir.statements(body) if isinstance(s, (Store, ir.Atomic))}
+
+
+def conjuncts(condition: Expr) -> list[Any]:
+    """Pairs (index, extent) that a condition compares; what is no such comparison stands alone."""
+    match condition:
+        case And(left, right):
+            return [*conjuncts(left), *conjuncts(right)]
+        case Op("lt", (i, Extent() as extent)):
+            return [(i, extent)]
+    return [condition]
