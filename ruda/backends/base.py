@@ -448,6 +448,8 @@ class DeviceArray:
 
     @property
     def size(self) -> int:
+        if self.storage.owner is None:
+            raise freed(self.device)
         return math.prod(self.shape)
 
     @property
@@ -765,15 +767,23 @@ def another(like: DeviceArray, pool: Pool) -> Callable[[], DeviceArray]:
     new: Any = object.__new__
 
     def make() -> DeviceArray:
-        out: DeviceArray = new(kind)
+        block = take(size, nbytes)  # then one assignment after the other: several build a tuple
         storage: Storage = new(Storage)
-        storage.owner = block = take(size, nbytes)
-        storage.device, storage.address, storage.nbytes = device, block.address, nbytes
+        out: DeviceArray = new(kind)
+        storage.owner = block
+        storage.device = device
+        storage.address = out.pointer = block.address
+        storage.nbytes = nbytes
         storage.on_host = storage.readonly = False
         storage.arrays = [ref(out)]
-        out._backend, out.storage, out.shape, out.dtype = backend, storage, shape, dtype
-        out.strides, out.offset, out.pointer = strides, 0, storage.address
-        out.__ruda_device__, out.__ruda_array_type__ = device, array_type
+        out._backend = backend
+        out.storage = storage
+        out.shape = shape
+        out.dtype = dtype
+        out.strides = strides
+        out.offset = 0
+        out.__ruda_device__ = device
+        out.__ruda_array_type__ = array_type
         out.__ruda_kind__ = launch_kind
         return out
 

@@ -38,9 +38,10 @@ class Block:
 
     __slots__ = ("__weakref__", "address", "pool", "queues", "size")
 
-    def __init__(self, pool: Pool, address: Any, size: int) -> None:
-        self.pool, self.address, self.size = pool, address, size
-        self.queues: set[Any] | None = None  # where it was used besides the device's own queue
+    pool: Pool
+    address: Any
+    size: int
+    queues: set[Any] | None  # where it was used besides the device's own queue
 
     def used_in(self, queue: Any) -> None:
         """Note a use in another queue: the block is reused only when that is past."""
@@ -100,7 +101,12 @@ class Pool:
             self.in_use = held = self.in_use + size
             if held > self.peak:
                 self.peak = held
-        return Block(self, address, size)
+        block = Block()  # without `__init__`: this runs for every result
+        block.pool = self
+        block.address = address
+        block.size = size
+        block.queues = None
+        return block
 
     def fresh(self, size: int, nbytes: int) -> Any:
         """New memory of the device; where there is none, what is kept is given back first."""

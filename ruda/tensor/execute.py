@@ -68,8 +68,14 @@ def realize(targets: Iterable[Node]) -> None:
         elif len(pending) == 1 and alone(pending[0]):
             return
         pending = [n for n in dict.fromkeys(pending) if n.value is None]
-        if pending and (settings.fusion == "verify" or not found_again(pending)):
-            compute(pending)
+        if pending:
+            planned(pending)
+
+
+def planned(pending: list[Node]) -> None:
+    """Give nodes their values, by a plan: that of an equal program if there is one."""
+    if settings.fusion == "verify" or not found_again(pending):
+        compute(pending)
 
 
 def read(node: Node) -> Any:
@@ -86,6 +92,11 @@ def read(node: Node) -> Any:
             pass
         finally:
             warn_again(before)
+    elif node.device != "cpu":
+        with _lock:
+            if node.value is None and not alone(node):
+                planned([node])
+            return node.value
     realize((node,))
     return node.value
 
@@ -359,21 +370,26 @@ def alone(n: Node) -> bool:
     global _alone
     row, inputs = n.row, n.inputs
     count = len(inputs)
-    if row.kind != "elementwise" or count > 2 or (count == 2 and inputs[0] is inputs[1]):  # type: ignore[union-attr]
+    if not 0 < count <= 2 or (count == 2 and inputs[0] is inputs[1]):
         return False
     state = settings.local.get() or settings.base
     if _alone[0] is not state:
         _alone = state, {}
-    for i in inputs:
-        if type(i) is Node and i.value is None:
-            return False
-    try:
-        kind = (row, *[i.form if type(i) is Node else type(i) for i in inputs])
+    kind: tuple[Any, ...]
+    try:  # what has a form is computed
+        if count == 2:
+            x, y = inputs
+            kind = (
+                row,
+                x.form if type(x) is Node else type(x),
+                y.form if type(y) is Node else type(y),
+            )
+        else:
+            kind = row, inputs[0].form
     except AttributeError:  # it was not asked for yet
-        for i in inputs:
-            if type(i) is Node:
-                graph.form_of(i)
-        kind = (row, *[i.form if type(i) is Node else type(i) for i in inputs])
+        if any(type(i) is Node and i.value is None for i in inputs):
+            return False
+        kind = (row, *[graph.form_of(i) if type(i) is Node else type(i) for i in inputs])
     try:
         found = _alone[1][kind]
     except KeyError:
@@ -399,6 +415,8 @@ def first_alone(n: Node, kind: tuple[Any, ...]) -> bool:
     if len(known) >= PLANS:
         known.clear()
     known[kind] = None
+    if n.row.kind != "elementwise":  # type: ignore[union-attr]
+        return False
     if settings.fusion != "1" or math.prod(n.shape) * n.dtype.itemsize > ALONE:
         return False
     inputs = n.inputs
