@@ -406,7 +406,7 @@ def test_npu_runs_kernels(npu, capsys):
 
 
 @pytest.mark.parametrize("npu", ["Ascend910B3", "Ascend910_9382"], indirect=True)
-def test_npu_of_the_910b_class_gets_tiles(npu, monkeypatch):
+def test_npu_of_the_910b_class_gets_tiles(npu, monkeypatch, capsys):
     """The name of the chip decides; arrays that overlap go element by element there, too."""
     (info,) = npu.BACKEND.devices()
     assert info.properties["arch"] == "dav-2201"
@@ -426,6 +426,9 @@ def test_npu_of_the_910b_class_gets_tiles(npu, monkeypatch):
     saxpy[1, 256](1.0, whole[1:], whole[1:], whole[:-1])
     np.testing.assert_array_equal(whole[:-1], 2 * np.arange(1, 257))
     assert len(slow) == 1
+    with pytest.raises(KernelAssertionError):
+        told[3, 2](np.arange(6, dtype=np.float32))
+    assert capsys.readouterr().out.count("thread") == 6  # each core has its part of the buffer
     with pytest.raises(UnsupportedError, match="910B has no float64"):
         functions[1, 4](np.zeros(4), np.zeros(4))
 

@@ -70,7 +70,7 @@ def per_tile(found):
     ids=lambda v: v if isinstance(v, str) else v.__name__,
 )
 def test_tiles_are_as_short_as_by_hand(kernel, dtype, by_hand, rng):
-    """Form S1: within a tenth of the instructions, and each element is moved once."""
+    """Form S1: no more instructions than by hand, and each element is moved once."""
     raw = rng.standard_normal((2, N)).astype("f4")
     x, y = raw.astype({"f32": "f4", "f16": "f2"}.get(dtype, ruda.bfloat16.numpy))
     out, wanted = np.zeros_like(x), np.zeros_like(x)
@@ -78,7 +78,7 @@ def test_tiles_are_as_short_as_by_hand(kernel, dtype, by_hand, rng):
     assert source.options["form"] == "S1"
     instructions, copies, moved = per_tile(found)
     hand, hand_copies, hand_moved = per_tile(hand_counts(by_hand, kernel.__name__, x, y, wanted, N))
-    assert instructions <= 1.1 * hand and copies == hand_copies
+    assert instructions <= hand and copies == hand_copies
     assert moved == hand_moved == {"bytes_in": 2 * x.nbytes, "bytes_out": x.nbytes}
     assert found["scalar_reads"] == found["global_reads"] == 0
     np.testing.assert_array_equal(out.view("u1"), wanted.view("u1"))
