@@ -85,6 +85,10 @@ class Module:
     def __ruda_tree__(self) -> tuple[list[Tensor], Any]:
         """The parameters, and how to make a module of this form with others in their places."""
         known = self.parameters()
+        return known, self.replacing(known)
+
+    def replacing(self, known: list[Tensor]) -> Any:
+        """The function that makes a module of this form with others in the places of `known`."""
         places = {id(p): k for k, p in enumerate(known)}
 
         def replaced(value: Any, items: Any) -> Any:
@@ -100,7 +104,7 @@ class Module:
                 return {k: replaced(v, items) for k, v in value.items()}
             return value
 
-        return known, lambda items: replaced(self, items)
+        return lambda items: replaced(self, items)
 
     def num_parameters(self) -> int:
         """How many numbers training changes."""

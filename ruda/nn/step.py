@@ -7,10 +7,11 @@ from typing import Any
 
 from ruda.nn.module import Module
 from ruda.nn.optim import Optimizer
-from ruda.tensor import Tensor, no_grad
+from ruda.tensor import Tensor, graph, no_grad
 from ruda.tensor.compiled import compile
-from ruda.tensor.grad import flatten, value_and_grad
+from ruda.tensor.grad import value_and_grad
 from ruda.tensor.history import enable_grad
+from ruda.tensor.tensor import from_node
 
 
 def compiled_step(
@@ -20,7 +21,8 @@ def compiled_step(
 
     It computes `loss(model(*inputs), target)` and its gradients as `ruda.compile` does: the Python
     of the model and the loss runs once for each shape of the inputs, and what `ruda.compile`
-    refuses is refused here. Layers that draw numbers draw new ones at each step.
+    refuses is refused here. Layers that draw numbers draw new ones at each step, and what layers
+    keep, such as the running mean of `BatchNorm`, moves at each step.
 
     >>> import ruda
     >>> model = ruda.nn.Linear(1, 1)
@@ -31,15 +33,24 @@ def compiled_step(
     True
     """
 
-    def compute(parameters: list[Tensor], *given: Any) -> Any:
-        restore = flatten(model)[1]  # another module, of these parameters
+    def buffers() -> list[Tensor]:
+        return [x for *_, x in model.named_tensors() if not x.requires_grad]
+
+    def compute(parameters: list[Tensor], before: list[Tensor], *given: Any) -> Any:
+        kept = [from_node(b.node()) for b in before]  # what layers write is a result
+        if graph.tracing.current is not None:
+            graph.tracing.current.written += kept
+        whole = model.replacing([*model.parameters(), *buffers()])
+
+        def restore(parameters: list[Tensor]) -> Any:
+            return whole([*parameters, *kept])
 
         def of(parameters: list[Tensor]) -> Tensor:
             *inputs, target = given
             return loss(restore(parameters)(*inputs), target)
 
         with enable_grad():
-            return value_and_grad(of)(parameters)
+            return *value_and_grad(of)(parameters), kept
 
     compute.__name__ = f"a step of {type(model).__name__}"
     compiled = compile(compute)
@@ -47,7 +58,11 @@ def compiled_step(
     def step(*given: Any) -> Tensor:
         parameters = model.parameters()
         with no_grad():
-            value, slopes = compiled([p.detach() for p in parameters], *given)
+            held = buffers()
+            value, slopes, moved = compiled([p.detach() for p in parameters], held, *given)
+            for old, new in zip(held, moved, strict=True):
+                if new._storage is not old._storage:
+                    old.copy_(new)
         for p, g in zip(parameters, slopes, strict=True):
             p.grad = g
         optimizer.step()

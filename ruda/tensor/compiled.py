@@ -120,6 +120,7 @@ class Trace:
         self.kept: list[Node] = list(arguments)  # while their ids stand for them
         self.constants: dict[Place, Any] = {}
         self.own: set[int] = set()
+        self.written: list[Tensor] = []  # which the function may write, as it gives them back
 
     def refuse(self, what: str, instead: str) -> None:
         raise CompileError(f"`{self.name}` {what}, which a replay could not repeat: {instead}")

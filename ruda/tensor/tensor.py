@@ -373,6 +373,10 @@ class Tensor:
         """Take the elements of another tensor, of this shape and dtype; all views see them."""
         if recording():
             refuse("`copy_`", self, other)
+        if graph.tracing.current is not None and all(
+            self is not x for x in graph.tracing.current.written
+        ):
+            graph.tracing.current.write()
         if self._view is not None:
             self[...] = other
             return self

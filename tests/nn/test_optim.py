@@ -10,7 +10,7 @@ import pytest
 import ruda
 from ruda import nn
 from ruda.dnn.update import update
-from ruda.errors import GradientError
+from ruda.errors import CompileError, GradientError
 from ruda.nn import checkpoint
 from ruda.tensor.primitives import many
 
@@ -265,6 +265,33 @@ def test_compiled_steps_are_those_of_the_tape(device):
         assert step(x, y).item() == pytest.approx(loss.item(), rel=1e-4)
     for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
         np.testing.assert_allclose(p.numpy(), q.numpy(), atol=1e-4)
+
+
+def test_compiled_steps_move_what_layers_keep(device):
+    """Running means and variances, which a replay must change as the tape does."""
+    rng = np.random.default_rng(4)
+    x, y = (ruda.asarray(a, device=device) for a in (
+        rng.normal(1.0, 2.0, size=(6, 3)).astype("f4"), rng.integers(0, 2, 6)))  # fmt: skip
+    models = [
+        nn.Sequential(nn.Linear(3, 4, rng=np.random.default_rng(1)), nn.BatchNorm(4), nn.Linear(
+            4, 2, rng=np.random.default_rng(2))).to(device) for _ in range(2)
+    ]  # fmt: skip
+    first, second = (nn.SGD(m.parameters(), lr=0.1) for m in models)
+    step = nn.compiled_step(models[0], nn.cross_entropy, first)
+    for _ in range(4):
+        loss = nn.cross_entropy(models[1](x), y)
+        loss.backward()
+        second.step()
+        second.zero_grad()
+        assert step(x, y).item() == pytest.approx(loss.item(), rel=1e-4)
+    found, wanted = (m.state_dict() for m in models)
+    assert np.abs(wanted["layers.1.running_mean"]).max() > 0.1
+    for name in wanted:
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+    layer = nn.BatchNorm(3, affine=False).to(device)
+    with pytest.raises(CompileError, match="writes into a tensor"):
+        ruda.compile(lambda x: layer(x))(x)  # where a replay would leave them as they are
 
 
 def test_states_of_lbfgs_and_of_loss_scalers_are_kept(tmp_path):
