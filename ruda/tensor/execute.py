@@ -597,6 +597,10 @@ def by_numpy(
                 else:
                     given.append(converted(value_of(i), kind))
             if one.row.kind == "reduce":
+                (i,) = one.inputs
+                if i[0] != "leaf" and i[1] in found and p.steps[i[1]].row is not VIEW:
+                    # In C order as if it had been stored: in another order sums round otherwise.
+                    given = [np.asarray(given[0], order="C")]
                 result = np.asarray(one.row.numpy(*given, axis=one.axes)).reshape(one.shape)
             else:
                 result = np.asarray(one.row.numpy(*given))
