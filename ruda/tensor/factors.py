@@ -1,13 +1,17 @@
 """Factorisations of matrices on devices whose memory the host does not see.
 
 `linalg` asks NumPy (LAPACK) on the host and this file elsewhere. The work is done by the kernels of
-`primitives.factor` on copies; determinants are made of them by
-ops on tensors. What a matrix lacks (an inverse, a root) is known when the kernels are done: the
+`primitives.factor` on copies; determinants, singular vectors and the like are made of them by ops
+on tensors. What a matrix lacks (an inverse, a root) is known when the kernels are done: the
 functions that must tell wait for that, and raise NumPy's LinAlgError.
+
+Eigenvectors of a symmetric matrix are the singular vectors of A + c, with a c that leaves no
+eigenvalue below 0: the error is a rounding of the norm of A, as that of LAPACK's.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -18,9 +22,20 @@ from ruda import dtypes
 from ruda.dtypes import DType, default_float
 from ruda.errors import DeviceError, ShapeError
 from ruda.tensor import memory
-from ruda.tensor.creation import broadcast_shapes, eye, result_type, tril
+from ruda.tensor.creation import (
+    broadcast_shapes,
+    concat,
+    eye,
+    ones,
+    result_type,
+    tril,
+    triu,
+    zeros,
+)
+from ruda.tensor.indexing import take_along_axis
+from ruda.tensor.ordering import argsort
 from ruda.tensor.primitives import factor, run
-from ruda.tensor.primitives.factor import COLUMNS, THREADS, TILE, WIDE
+from ruda.tensor.primitives.factor import COLUMNS, PAIR, THREADS, TILE, WIDE
 from ruda.tensor.tensor import (
     Tensor,
     asarray,
@@ -31,7 +46,16 @@ from ruda.tensor.tensor import (
     t,
 )
 
+LARGEST = 4096  # of the smaller side for singular values: their time grows with its third power
+SWEEPS = 40  # of rotations of all pairs; 6 to 12 are usual
+
 LinAlgError = np.linalg.LinAlgError
+
+# The named tuples that NumPy returns.
+SlogdetResult: Any = type(np.linalg.slogdet(np.eye(1)))
+QRResult: Any = type(np.linalg.qr(np.eye(1)))
+SVDResult: Any = type(np.linalg.svd(np.eye(1)))
+EighResult: Any = type(np.linalg.eigh(np.eye(1)))
 
 # ---- what goes in --------------------------------------------------------------------------------
 
@@ -193,7 +217,7 @@ def slogdet(x: Tensor, /) -> Any:
     x = _square("slogdet", x)
     values, sign = _diagonal("slogdet", x)
     found = sign * t.prod(t.sign(values), axis=-1), t.sum(t.log(t.abs(values)), axis=-1)
-    return type(np.linalg.slogdet(np.eye(1)))(*found)
+    return SlogdetResult(*found)
 
 
 # ---- Cholesky ------------------------------------------------------------------------------------
@@ -216,6 +240,201 @@ def cholesky(x: Tensor, /, *, upper: bool = False) -> Tensor:
     return low.mT if upper else low
 
 
+# ---- QR ------------------------------------------------------------------------------------------
+
+
+def _scaled(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Matrices whose greatest element is 1, so that no square overflows, and what it was."""
+    if x.size == 0:
+        return x, ones((*x.shape[:-2], 1, 1), dtype=x.dtype, device=x.device)
+    size = t.max(t.abs(x), axis=(-2, -1), keepdims=True)
+    size = t.where(size == 0, 1.0, size)
+    return x / size, size
+
+
+def _orthogonal(name: str, x: Tensor, complete: bool) -> tuple[Tensor, Tensor]:
+    """Q and R of matrices whose elements are at most 1."""
+    kind, device = x.dtype, x.device
+    a = _stack(x)
+    count, m, n = a.shape
+    k = min(m, n)
+    factors = memory.allocate((count, max(k, 1)), kind, device)
+    tiny = 1e-30 if kind is dtypes.float32 else 1e-280
+    for start, stop in _panels(k):
+        _launch(
+            name, factor.reflect_panel, count, THREADS, a, device, factors, start, stop, tiny, kind
+        )
+        if stop < n:
+            blocks = -(-(n - stop) // WIDE)
+            _launch(
+                name, factor.reflect, count * blocks, THREADS, a, device, a, factors, blocks, start,
+                stop, stop, False, kind,
+            )  # fmt: skip
+    columns = m if complete else k
+    one = eye(m, columns, dtype=kind, device=device)
+    q = _stack(broadcast_to(one, (count, m, columns)))
+    blocks = -(-columns // WIDE)
+    if k:
+        _launch(
+            name, factor.reflect, count * blocks, THREADS, q, device, a, factors, blocks, 0, k, 0,
+            True, kind,
+        )  # fmt: skip
+    r = triu(_back(a, x, m, n)[..., :columns, :])
+    return _back(q, x, m, columns), r
+
+
+def qr(x: Tensor, /, *, mode: str = "reduced") -> Any:
+    if mode not in ("reduced", "complete"):
+        raise ValueError(f"`qr` with mode={mode!r}: there are reduced and complete")
+    rows, size = _scaled(_number("qr", x))
+    q, r = _orthogonal("qr", rows, mode == "complete")
+    return QRResult(q, r * size)
+
+
+# ---- singular values and eigenvalues -------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=16)
+def _rounds(n: int, device: str) -> tuple[Any, ...]:
+    """All pairs of n rows, in rounds of disjoint ones: the circle method of tournaments."""
+    even = n + n % 2
+    ring = list(range(even))
+    table = []
+    for _ in range(even - 1):
+        pairs = [(ring[k], ring[even - 1 - k]) for k in range(even // 2)]
+        table.append([sorted(p) for p in pairs if max(p) < n])
+        ring = [ring[0], ring[-1], *ring[1:-1]]
+    found = memory.from_host(np.array(table, np.int32).reshape(len(table), -1, 2), device)
+    return tuple(found[k] for k in range(len(table)))
+
+
+def _rotated(name: str, rows: Tensor, vectors: bool) -> tuple[Tensor, Tensor | None]:
+    """Orthogonal rows J x, and the rotation J."""
+    kind, device = rows.dtype, rows.device
+    n, m = rows.shape[-2:]
+    if n > LARGEST:
+        raise DeviceError(
+            f"`linalg.{name}` of {n} singular values on {device}: kernels find up to {LARGEST}; "
+            "move the tensor with `.to_device('cpu')`"
+        )
+    g = _stack(rows)
+    count = g.shape[0]
+    width = n if vectors else 1  # something must be turned
+    v = _stack(broadcast_to(eye(n, width, dtype=kind, device=device), (count, n, width)))
+    eps = float(np.finfo(kind.numpy).eps)
+    tolerance = eps * max(4.0, math.sqrt(m))
+    for _ in range(SWEEPS if n > 1 and g.size else 0):
+        turned = _flags(count, device)
+        for pairs in _rounds(n, device):
+            _launch(
+                name, factor.rotate, count * (n // 2), PAIR, g, device, v, pairs, turned, tolerance,
+                eps, kind,
+            )  # fmt: skip
+        state = memory.to_host(turned)
+        if (state == 2).any():
+            raise LinAlgError(f"`{name}` did not converge: there is NaN or infinity")
+        if not state.any():
+            break
+    else:
+        if n > 1 and g.size:
+            raise LinAlgError(f"`{name}` did not converge in {SWEEPS} sweeps")
+    return _back(g, rows, n, m), _back(v, rows, n, n) if vectors else None
+
+
+def _in_order(sizes: Tensor, descending: bool, *rows: Tensor) -> tuple[Tensor, ...]:
+    order = argsort(sizes, descending=descending)
+    found = [take_along_axis(sizes, order, axis=-1)]
+    for x in rows:
+        index = broadcast_to(order[..., None], x.shape)
+        found.append(take_along_axis(x, index, axis=-2))
+    return tuple(found)
+
+
+def _lengths(rows: Tensor) -> Tensor:
+    return t.sqrt(t.sum(rows * rows, axis=-1))
+
+
+def svd(x: Tensor, /, *, full_matrices: bool = True) -> Any:
+    from ruda.tensor.linalg import diagonal
+
+    x = _number("svd", x)
+    m, n = x.shape[-2:]
+    if m < n:
+        u, s, vh = svd(x.mT, full_matrices=full_matrices)
+        return SVDResult(vh.mT, s, u.mT)
+    whole, size = _scaled(x)
+    rows, v = _rotated("svd", whole.mT, True)
+    s, rows, vh = _in_order(_lengths(rows), True, rows, v)  # type: ignore[arg-type]
+    q, r = _orthogonal("svd", rows.mT, full_matrices)
+    signs = t.where(diagonal(r) < 0, -1.0, ones(s.shape, dtype=x.dtype, device=x.device))
+    u = q[..., :n] * signs[..., None, :]
+    if full_matrices and m > n:
+        u = concat([u, q[..., n:]], axis=-1)
+    return SVDResult(u, s * size[..., 0], vh)
+
+
+def svdvals(x: Tensor, /) -> Tensor:
+    x = _number("svdvals", x)
+    whole, size = _scaled(x)
+    rows, _ = _rotated("svdvals", whole.mT if x.shape[-2] >= x.shape[-1] else whole, False)
+    return _in_order(_lengths(rows), True)[0] * size[..., 0]
+
+
+def _eigen(name: str, x: Tensor, vectors: bool) -> tuple[Tensor, ...]:
+    x = _square(name, x)
+    n = x.shape[-1]
+    whole, size = _scaled(tril(x) + tril(x, k=-1).mT)
+    if n == 0:
+        return zeros(x.shape[:-1], dtype=x.dtype, device=x.device), x
+    shift = t.max(t.sum(t.abs(whole), axis=-1), axis=-1)
+    rows, v = _rotated(
+        name, whole + shift[..., None, None] * eye(n, dtype=x.dtype, device=x.device), vectors
+    )
+    values = (_lengths(rows) - shift[..., None]) * size[..., 0]
+    return _in_order(values, False, *(() if v is None else (v,)))
+
+
+def eigh(x: Tensor, /) -> Any:
+    values, vectors = _eigen("eigh", x, True)
+    return EighResult(values, vectors.mT)
+
+
+def eigvalsh(x: Tensor, /) -> Tensor:
+    return _eigen("eigvalsh", x, False)[0]
+
+
+def _least(x: Tensor, s: Tensor, rtol: Any) -> Tensor:
+    """The size below which singular values count as 0."""
+    if rtol is None:
+        rtol = max(x.shape[-2:]) * float(np.finfo(s.dtype.numpy).eps)
+    elif isinstance(rtol, Tensor) and rtol.ndim:
+        rtol = rtol[..., None]
+    least: Tensor = t.max(s, axis=-1, keepdims=True) * rtol
+    return least
+
+
+def matrix_rank(x: Tensor, /, *, rtol: Any = None) -> Tensor:
+    s = svdvals(x)
+    count = run.index_dtype(x.device)
+    if 0 in x.shape[-2:]:
+        return zeros(x.shape[:-2], dtype=count, device=x.device)
+    return astype(t.sum(astype(s > _least(x, s, rtol), dtypes.int32), axis=-1), count)
+
+
+def pinv(x: Tensor, /, *, rtol: Any = None) -> Tensor:
+    x = _number("pinv", x)
+    if 0 in x.shape[-2:]:
+        return x.mT
+    u, s, vh = svd(x, full_matrices=False)
+    large = s > _least(x, s, rtol)
+    back = t.where(large, 1.0 / t.where(large, s, 1.0), 0.0)
+    found: Tensor = (vh.mT * back[..., None, :]) @ u.mT
+    return found
+
+
 FACTORISATIONS: dict[str, Callable[..., Any]] = {
-    f.__name__: f for f in (cholesky, det, inv, slogdet, solve)
-}
+    f.__name__: f
+    for f in (
+        cholesky, det, eigh, eigvalsh, inv, matrix_rank, pinv, qr, slogdet, solve, svd, svdvals,
+    )
+}  # fmt: skip

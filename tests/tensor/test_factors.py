@@ -118,6 +118,8 @@ def test_by_their_public_names(device, rng):
     calls = [
         lambda x: linalg.inv(x), lambda x: linalg.solve(x, x[:, :2] * 2), lambda x: linalg.det(x),
         lambda x: linalg.slogdet(x).logabsdet, lambda x: linalg.matrix_power(x, -2),
+        lambda x: linalg.qr(x).R, lambda x: linalg.svdvals(x),
+        lambda x: linalg.eigh(x @ x.mT).eigenvalues,
         lambda x: linalg.cholesky(x @ x.mT + ruda.eye(3, dtype=x.dtype, device=x.device)),
     ]  # fmt: skip
     for call in calls:
@@ -129,3 +131,92 @@ def test_by_their_public_names(device, rng):
             assert mine.device.startswith(device) and str(mine.dtype) == "float32"
             np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=2e-4, atol=2e-4)
     assert ruda.supports("linalg.inv", "float32", device)
+
+
+# ---- QR, singular values, eigenvalues ------------------------------------------------------------
+
+
+def shapes(device):
+    if device == "sim":
+        return (0, 3), (1, 1), (3, 3), (3, 2), (2, 3)
+    n = 150 if device.startswith("cuda") else 35
+    return (0, 3), (1, 1), (3, 3), (n + 2, 3), (3, n), (n, n)
+
+
+def matrices(shape, dtype, rng):
+    """Some, of which the last lacks a rank where it can."""
+    a = rng.normal(size=(2, *shape)).astype(dtype)
+    a[1, :, -1:] = a[1, :, :1]
+    return a
+
+
+def is_near(found, wanted, dtype):
+    """To a few roundings of the norm, for each row and column."""
+    count = max(1, *found.shape[-2:])
+    norm = max(1.0, np.linalg.norm(wanted, axis=(-2, -1)).max(initial=0))
+    assert np.abs(found - wanted).max(initial=0) <= 4 * np.finfo(dtype).eps * count * norm
+
+
+def is_orthogonal(q, dtype):
+    is_near(
+        q.swapaxes(-1, -2) @ q, np.broadcast_to(np.eye(q.shape[-1]), (2, *q.shape[-1:] * 2)), dtype
+    )
+
+
+def test_qr(device, dtype, rng):
+    for shape in shapes(device):
+        a = matrices(shape, dtype, rng)
+        for mode in ("reduced", "complete"):
+            found = factors.qr(ruda.asarray(a, device=device), mode=mode)
+            q, r = (v.numpy().astype("f8") for v in found)
+            assert (q.shape, r.shape) == tuple(v.shape for v in np.linalg.qr(a, mode=mode))
+            is_near(q @ r, a, dtype)
+            is_orthogonal(q, dtype)
+            assert (np.triu(r) == r).all()
+
+
+def test_singular_values(device, dtype, rng):
+    for shape in shapes(device):
+        a = matrices(shape, dtype, rng)
+        there, k = ruda.asarray(a, device=device), min(shape)
+        for whole in (False, True):
+            u, s, vh = (v.numpy().astype("f8") for v in factors.svd(there, full_matrices=whole))
+            wanted = np.linalg.svd(a.astype("f8"), full_matrices=whole)
+            assert [v.shape for v in (u, s, vh)] == [v.shape for v in wanted]
+            is_near((u[..., :k] * s[:, None]) @ vh[:, :k], a, dtype)
+            is_orthogonal(u, dtype)
+            is_orthogonal(vh.swapaxes(1, 2), dtype)
+            assert (np.diff(s) <= 0).all()
+            bound = 4 * np.finfo(dtype).eps * max(shape) * s.max(initial=1)
+            assert np.abs(s - wanted[1]).max(initial=0) <= bound
+        assert factors.matrix_rank(there).tolist() == np.linalg.matrix_rank(a).tolist()
+        if shape[1] == 3 < shape[0]:
+            inverse = factors.pinv(there).numpy()
+            np.testing.assert_allclose(inverse, np.linalg.pinv(a.astype("f8")), atol=1e-4)
+
+
+def test_eigenvalues(device, dtype, rng):
+    for shape in [s for s in shapes(device) if s[0] == s[1]] + [(0, 0)]:
+        a = rng.normal(size=(2, *shape))
+        a = (a + a.swapaxes(1, 2)).astype(dtype)
+        if shape == (3, 3):
+            a[1] = np.diag([1, -1, 1])  # eigenvalues of one size, and twice
+        values, vectors = factors.eigh(ruda.asarray(np.tril(a), device=device))
+        w, v = values.numpy().astype("f8"), vectors.numpy().astype("f8")
+        is_near((v * w[:, None]) @ v.swapaxes(1, 2), a, dtype)
+        is_orthogonal(v, dtype)
+        assert (np.diff(w) >= 0).all()
+
+
+def test_rotations_end(device):
+    """NaN is told, zeros and extreme sizes are no case of their own."""
+    nan = ruda.asarray(np.full((2, 2), np.nan, "f4"), device=device)
+    for call in (factors.svd, factors.svdvals, factors.eigh):
+        with pytest.raises(np.linalg.LinAlgError, match="did not converge"):
+            call(nan)
+    assert factors.svdvals(ruda.zeros((2, 2), device=device)).tolist() == [0, 0]
+    for size in (1e-30, 1e30):
+        a = ruda.asarray((np.array([[3, 0], [4, 5]]) * size).astype("f4"), device=device)
+        np.testing.assert_allclose(factors.svdvals(a).numpy(), np.sqrt([45, 5]) * size, rtol=1e-6)
+    with pytest.raises(ruda.errors.DeviceError, match=r"of 4097 singular values.*up to 4096"):
+        factors.svdvals(ruda.zeros((4097, 4097), device=device))

@@ -1,8 +1,10 @@
-"""Kernels that factorise matrices where they lie: LU and Cholesky.
+"""Kernels that factorise matrices where they lie: LU, Cholesky, Householder's QR, Jacobi's SVD.
 
 Each takes stacks of matrices. They are factorised from the left to the right: a panel of 32
 columns by one block of threads for a matrix, then `subtract_product` brings the columns after it
 up to date with many. A matrix of up to 32 columns is one panel, one launch for a whole stack.
+QR does the same with reflectors. Singular values come from rotations of pairs of rows (Hestenes'
+one-sided form of Jacobi's method), all disjoint pairs of a round at once.
 
 Threads are 32 along the columns times 8 along the rows, so that neighbours read neighbours. No
 barrier is under a condition on elements: WebGPU would refuse it.
@@ -22,6 +24,7 @@ from ruda.jit.language import blockIdx, constexpr, grid, shared, syncthreads, th
 THREADS = 256
 WIDE = 32  # columns of a panel, and threads along the columns
 TALL = THREADS // WIDE
+PAIR = 64  # threads that rotate a pair of rows
 TILE = 16  # of a product, each side
 COLUMNS = 64  # of a block whose threads have a column each
 
@@ -171,3 +174,162 @@ def cholesky_panel(a, wrong, start, stop, kind: constexpr):
             for i in range(c + ty, n, TALL):
                 a[b, i, c] = a[b, i, c] - a[b, i, k] * u
         syncthreads()
+
+
+# ---- QR ------------------------------------------------------------------------------------------
+
+
+@jit(wraparound=False)
+def reflect_panel(a, factors, start, stop, tiny: constexpr, kind: constexpr):
+    """Householder's reflectors 1 - f v v^T of columns start to stop; v is left below the diagonal.
+
+    The elements' sizes are at most 1: a column shorter than the root of `tiny` counts as 0.
+    """
+    part = shared.array(THREADS, kind)
+    b, t = blockIdx.x, threadIdx.x
+    tx, ty = t % WIDE, t // WIDE
+    m = a.shape[1]
+    for k in range(start, stop):
+        squares = kind(0)
+        for i in range(k + 1 + t, m, THREADS):
+            squares += a[b, i, k] * a[b, i, k]
+        part[t] = squares
+        syncthreads()
+        half = THREADS // 2
+        while half > 0:
+            if t < half:
+                part[t] += part[t + half]
+            syncthreads()
+            half //= 2
+        squares = part[0]
+        head = a[b, k, k]
+        syncthreads()
+        f = kind(0)
+        end = head
+        scale = kind(0)
+        if not (squares <= kind(tiny)):
+            end = math.sqrt(head * head + squares)
+            if head > kind(0):
+                end = -end
+            f = (end - head) / end
+            scale = kind(1) / (head - end)
+        for i in range(k + 1 + t, m, THREADS):
+            a[b, i, k] = a[b, i, k] * scale
+        if t == 0:
+            a[b, k, k] = end
+            factors[b, k] = f
+        syncthreads()
+        c = start + tx
+        inside = c > k and c < stop
+        dot = kind(0)
+        if inside:
+            for i in range(k + 1 + ty, m, TALL):
+                dot += a[b, i, k] * a[b, i, c]
+        part[t] = dot
+        syncthreads()
+        if inside:
+            dot = a[b, k, c]
+            for q in range(TALL):
+                dot += part[q * WIDE + tx]
+            dot = dot * f
+            for i in range(k + 1 + ty, m, TALL):
+                a[b, i, c] = a[b, i, c] - dot * a[b, i, k]
+        syncthreads()
+        if inside and ty == 0:
+            a[b, k, c] = a[b, k, c] - dot
+        syncthreads()
+
+
+@jit(wraparound=False)
+def reflect(x, a, factors, blocks, start, stop, first, backwards: constexpr, kind: constexpr):
+    """The reflectors start to stop of `a` applied to the columns of x from `first`."""
+    part = shared.array(THREADS, kind)
+    b, t = blockIdx.x // blocks, threadIdx.x
+    tx, ty = t % WIDE, t // WIDE
+    m = x.shape[1]
+    c = first + blockIdx.x % blocks * WIDE + tx
+    inside = c < x.shape[2]
+    for step in range(stop - start):
+        k = stop - 1 - step if backwards else start + step
+        dot = kind(0)
+        if inside:
+            for i in range(k + 1 + ty, m, TALL):
+                dot += a[b, i, k] * x[b, i, c]
+        part[t] = dot
+        syncthreads()
+        if inside:
+            dot = x[b, k, c]
+            for q in range(TALL):
+                dot += part[q * WIDE + tx]
+            dot = dot * factors[b, k]
+            for i in range(k + 1 + ty, m, TALL):
+                x[b, i, c] = x[b, i, c] - dot * a[b, i, k]
+        syncthreads()
+        if inside and ty == 0:
+            x[b, k, c] = x[b, k, c] - dot
+        syncthreads()
+
+
+# ---- singular values -----------------------------------------------------------------------------
+
+
+@jit(wraparound=False)
+def rotate(g, v, pairs, turned, tolerance: constexpr, small: constexpr, kind: constexpr):
+    """Turn pairs of rows of `g` until they are orthogonal, and those of `v` with them.
+
+    turned[b] is 1 after a rotation, 2 where a number is NaN. Rows both shorter than `small` are
+    rounding, and left.
+    """
+    first = shared.array(PAIR, kind)
+    second = shared.array(PAIR, kind)
+    both = shared.array(PAIR, kind)
+    t = threadIdx.x
+    b, which = blockIdx.x // pairs.shape[0], blockIdx.x % pairs.shape[0]
+    i, j = pairs[which, 0], pairs[which, 1]
+    p, q, r = kind(0), kind(0), kind(0)
+    for k in range(t, g.shape[2], PAIR):
+        x = g[b, i, k]
+        y = g[b, j, k]
+        p += x * x
+        q += y * y
+        r += x * y
+    first[t] = p
+    second[t] = q
+    both[t] = r
+    syncthreads()
+    half = PAIR // 2
+    while half > 0:
+        if t < half:
+            first[t] += first[t + half]
+            second[t] += second[t + half]
+            both[t] += both[t + half]
+        syncthreads()
+        half //= 2
+    p = first[0]
+    q = second[0]
+    r = both[0]
+    if t == 0 and r != r:
+        turned[b] = int32(2)
+    apart = abs(r) <= kind(tolerance) * math.sqrt(p) * math.sqrt(q)
+    if abs(r) > kind(0) and not apart and max(p, q) > kind(small) * kind(small):
+        zeta = (q - p) / (r + r)
+        size = abs(zeta)
+        slope = kind(0.5) / size  # of a large zeta, whose square may be infinite
+        if size < kind(1e8):
+            slope = kind(1) / (size + math.sqrt(kind(1) + zeta * zeta))
+        if zeta < kind(0):
+            slope = -slope
+        c = kind(1) / math.sqrt(kind(1) + slope * slope)
+        s = c * slope
+        for k in range(t, g.shape[2], PAIR):
+            x = g[b, i, k]
+            y = g[b, j, k]
+            g[b, i, k] = c * x - s * y
+            g[b, j, k] = s * x + c * y
+        for k in range(t, v.shape[2], PAIR):
+            x = v[b, i, k]
+            y = v[b, j, k]
+            v[b, i, k] = c * x - s * y
+            v[b, j, k] = s * x + c * y
+        if t == 0:
+            turned[b] = int32(1)
