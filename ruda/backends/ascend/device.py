@@ -151,7 +151,8 @@ def forms(function: Function) -> list[str]:
     lines = []
     for chip, row in CHIPS.items():
         try:
-            found = emit_source(function, row).options
+            source = emit_source(function, row)
+            found = source.options
         except UnsupportedError as error:
             lines.append(f"Ascend {chip.upper()}: refused: {error}")
             continue
@@ -162,6 +163,7 @@ def forms(function: Function) -> list[str]:
         )
         if form in ("S1", "S2"):
             lines.append(f"    tiles of up to {found['tile']} elements; {moved(found)}")
+            lines += [f"    {text}" for text in one_at_a_time(source.text)]
         if form != "S1":
             notes = dict.fromkeys((line, text) for line, text in found.get("notes", ()))
             lines += [f"    line {line}: {text}" if line else f"    {text}" for line, text in notes]
@@ -180,6 +182,20 @@ def moved(options: Mapping[str, Any]) -> str:
         return f"rows of up to {limit} elements {kept}; of longer rows {found}"
     longest = max(lengths)
     return f"a row has {longest} elements, the unified buffer keeps rows of up to {limit}: {found}"
+
+
+def one_at_a_time(text: str) -> list[str]:
+    """What the scalar unit moves beside the tiles: a tile's figures say nothing of it."""
+    arrays = re.findall(r"GlobalTensor<[^>]*> (\w+) =", text)
+    ways = {
+        "reads": r"\b{0}\.GetValue\(", "writes": r"stage\.store(?:<[^(]*>)?\({0},"
+    }  # fmt: skip
+    found = {w: [a for a in arrays if re.search(p.format(a), text)] for w, p in ways.items()}
+    return [
+        f"the scalar unit {way} elements of `{'`, `'.join(names)}` one at a time"
+        for way, names in found.items()
+        if names
+    ]
 
 
 def times(copies: Mapping[str, Sequence[int]]) -> str:

@@ -664,19 +664,37 @@ def test_sums_of_blocks(n, rng):
     np.testing.assert_allclose(out[0], x.astype("f8").sum(), 0, 1e-6 * abs(x).sum())
 
 
+@ruda.jit
+def scaled_rows(x, out):
+    """A block a row: a thread takes every 64th element, which no copy gathers; then its own."""
+    t, row = ruda.threadIdx.x, ruda.blockIdx.x
+    kept = ruda.shared.array(64, ruda.float32)
+    for c in range(t, x.shape[1], 64):
+        out[row, c] = 2 * x[row, c]
+    kept[t] = x[row, t]
+    ruda.syncthreads()
+    out[row, t] = kept[t] + 1
+
+
 def test_explain_tells_the_form_on_each_chip():
     types = ("f32", "f32[:]", "f32[:]", "f32[:]")
     told = ruda.explain(saxpy, *types, target="ascend").forms
     assert told[0].startswith("Ascend 950: form S0")
     assert told[1].startswith("Ascend 910B: form S1") and "of 188160 bytes" in told[1]
     assert told[2].strip() == "tiles of up to 9344 elements; each element is moved once"
+    assert not any("one at a time" in line for line in told)
+    told = ruda.explain(scaled_rows, "f32[:, :]", "f32[:, :]", target="ascend", block=64).forms
+    assert "form S2" in told[1]
+    assert told[3].strip() == "the scalar unit reads elements of `x` one at a time"
+    assert told[4].strip() == "the scalar unit writes elements of `out` one at a time"
     told = ruda.explain(softmax, "f32[:, :]", "f32[:, :]", target="ascend").forms
     assert "form S2" in told[1]
     assert re.fullmatch(
         r" *tiles of .*; rows of up to \d+ elements stay in the unified buffer: each element is "
         r"moved once; of longer rows `x` is read 3 times \(the least is once\)", told[2]
     )  # fmt: skip
-    assert "the elements of `x` are not neighbours" in told[3]
+    assert "one at a time" in told[3]  # x[i, 0]
+    assert "the elements of `x` are not neighbours" in told[4]
     told = ruda.explain(wide, "f64[:]", target=DEVICE).forms
     assert told[1] == "Ascend 910B: refused: an Ascend 910B has no float64"
 
