@@ -89,7 +89,7 @@ def launch(name: str, device: str, kernel: Any, grid: Any, block: int, *argument
     except NotImplementedError as error:
         raise DeviceError(f"`{name}` on {device}: {error}") from None
     if form is not None and form not in _bound[1] and ... not in form:
-        _bound[1][form] = bound(kernel[grid, block], arguments, device)
+        _bound[1][form] = bound(kernel._configure((grid, block)), arguments, device)
 
 
 def form_of(value: Any) -> Any:

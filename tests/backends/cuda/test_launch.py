@@ -881,6 +881,30 @@ def test_an_op_alone_takes_the_right_operands(fake):
     assert sum(v is not None for v in execute._alone[1].values()) >= 3
 
 
+def test_a_primitive_whose_configuration_launches_directly_is_bound_too(fake):
+    """`kernel[grid, block]` of a kernel of plain arrays is its launcher from the first launch on."""
+    from ruda.tensor.primitives import run
+
+    @ruda.jit
+    def kernel(x, out, n):
+        i = ruda.grid(1)
+        if i < out.size:
+            out[i] = x[i] + n
+
+    launched = []
+
+    class Everything(dict):
+        def get(self, key, default=None):
+            return lambda parameters: launched.append(key)
+
+    fake.kernels = Everything()
+    x, y = (ruda.to_device(np.zeros(40, np.float32)) for _ in range(2))
+    for n in (1, 1, 1, 2, 2, 2):
+        run.launch("test", "cuda:0", kernel, 2, 32, x, y, n)
+    assert type(kernel[2, 32]).__name__ != "Configured", "no longer what this is about"
+    assert len(launched) == 6 and None not in run._bound[1].values()
+
+
 def test_kernels_of_primitives_are_launched_again_by_addresses_alone(fake):
     """A launch of a form that came before packs what the first one packed, with its own arrays."""
     from ruda.tensor.primitives import run
