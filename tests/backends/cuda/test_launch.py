@@ -882,7 +882,7 @@ def test_an_op_alone_takes_the_right_operands(fake):
 
 
 def test_a_primitive_whose_configuration_launches_directly_is_bound_too(fake):
-    """`kernel[grid, block]` of a kernel of plain arrays is its launcher from the first launch on."""
+    """`kernel[grid, block]` of a kernel of plain arrays is its launcher after the first launch."""
     from ruda.tensor.primitives import run
 
     @ruda.jit
