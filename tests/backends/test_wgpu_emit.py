@@ -7,6 +7,7 @@ the compiler. Tint checks what naga does not: that barriers stand in uniform con
 import importlib.util
 import linecache
 
+import numpy as np
 import pytest
 
 import ruda
@@ -134,3 +135,19 @@ def test_elements_of_shared_arrays_are_read_once_until_something_is_written():
     x = ruda.to_device([1.0, 2.0])
     text = text_for(ruda.jit(reads_alike), x, x)
     assert text.count("v_s[((63i - v_t))]") == 2
+
+
+def divides_and_chooses(x, out):
+    i = ruda.grid(1)
+    a, b = x[i], x[i + 1]
+    larger = a > b
+    out[i] = a if i > 3 else b / a
+    out[i + 1] = np.where(larger, a, b)
+
+
+def test_what_a_driver_would_simplify_is_hidden():
+    """x / x is one only of some x, and a choice by a comparison no maximum where NaN is."""
+    x = ruda.to_device([1.0, 2.0])
+    text = text_for(ruda.jit(divides_and_chooses), x, x, exact="div_f32")
+    assert "v_b / opaque_f32(v_a)" in text
+    assert "select(v_b, opaque_f32(v_a), " in text

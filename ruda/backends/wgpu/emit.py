@@ -33,6 +33,7 @@ from ruda.backends.wgpu.formulas import (
     Term,
     exponent_of,
     hidden,
+    is_literal,
     is_name,
     is_zero,
     literal,
@@ -1527,7 +1528,9 @@ class Emitter:
             text = f"{x[0]} * {x[1]}" if fast else product(*values)
             return Term(f"({text})", kind, "product")
         if name == "truediv" and (fast or kind == "f64" or "div_f32" in self.native):
-            return Term(f"({x[0]} / {x[1]})", kind, "product")
+            # A driver may take x / x for one.
+            below = x[1] if fast or is_literal(values[1]) else f"opaque_{kind}({x[1]})"
+            return Term(f"({x[0]} / {below})", kind, "product")
         if name == "truediv":
             return Term(f"div_f32({x[0]}, {x[1]})", kind)
         if name == "sqrt":
@@ -1721,11 +1724,15 @@ class NeedsWide(Exception):
 
 
 def _compares(condition: Expr, then: Expr, otherwise: Expr) -> bool:
-    """Whether a choice is by a comparison of what is chosen from."""
+    """Whether a choice is, or may be, by a comparison of what is chosen from."""
     match condition:
         case Op("lt" | "le" | "gt" | "ge" | "eq" | "ne", (a, b)):
             return {a, b} & {then, otherwise} != set()
-    return False
+        case Op("not" | "and" | "or" | "xor", parts):
+            return any(_compares(part, then, otherwise) for part in parts)
+        case And(left, right) | Or(left, right):
+            return _compares(left, then, otherwise) or _compares(right, then, otherwise)
+    return isinstance(condition, Read)
 
 
 def before_last_barrier(body: Body) -> Body:

@@ -214,7 +214,11 @@ def compile_form(module: Module, form: Form, words: int) -> Any:
     options = form.source.options
     try:
         if form.shader is None:
-            form.shader = device.create_shader_module(code=form.source.text)
+            text, native = form.source.text, module.queue.native
+            if module.target.get("software") or not native.makes_shaders:
+                form.shader = device.create_shader_module(code=text)
+            else:
+                form.shader = native.shader(text)
         if form.layout is None:
             visible = wgpu.ShaderStage.COMPUTE
             uniform = {"type": "uniform", "has_dynamic_offset": True}

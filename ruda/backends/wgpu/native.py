@@ -21,6 +21,8 @@ class Native:
 
         self.ffi, self.library, self.checked = ffi, lib, libf
         self.nothing = ffi.NULL
+        self.owner = device
+        self.makes_shaders = hasattr(libf, "wgpuDeviceCreateShaderModuleTrusted")
         self.device, self.queue = device._internal, device.queue._internal
         self.commands = ffi.new("WGPUCommandBuffer[1]")
         self.asked = 0  # the number of the last request to map
@@ -37,6 +39,29 @@ class Native:
             "WGPUBufferMapCallbackInfo *",
             {"mode": lib.WGPUCallbackMode_AllowProcessEvents, "callback": self.answer},
         )
+
+    # ---- kernels
+
+    def shader(self, text: str) -> Any:
+        """wgpu-py's module of a WGSL text, whose loops are not counted.
+
+        WebGPU has a counter of 64 bits put into every loop, so that a driver may not take an
+        endless one for unreachable: a third of the time of a Mandelbrot set on an H200. Indices
+        stay checked.
+        """
+        from wgpu.backends.wgpu_native._api import GPUShaderModule
+
+        ffi, library = self.ffi, self.library
+        source = ffi.new("WGPUShaderSourceWGSL *")
+        data = text.encode()
+        held = ffi.from_buffer(data)
+        source.chain.sType = library.WGPUSType_ShaderSourceWGSL
+        source.code.data, source.code.length = held, len(data)
+        made = ffi.new("WGPUShaderModuleDescriptor *")
+        made.nextInChain = ffi.cast("WGPUChainedStruct *", source)
+        checks = library.WGPUShaderRuntimeChecks_BoundsChecks
+        found = self.checked.wgpuDeviceCreateShaderModuleTrusted(self.device, made, checks)
+        return GPUShaderModule("", found, self.owner)
 
     # ---- recording
 
