@@ -179,6 +179,31 @@ def cholesky_panel(a, wrong, start, stop, kind: constexpr):
 # ---- QR ------------------------------------------------------------------------------------------
 
 
+@jit(device=True, wraparound=False)
+def reflect_column(x, a, part, b, c, k, inside, f, kind: constexpr):
+    """Reflector k of `a` applied to a column of x, by TALL threads for each of WIDE columns."""
+    t = threadIdx.x
+    tx, ty = t % WIDE, t // WIDE
+    m = x.shape[1]
+    dot = kind(0)
+    if inside:
+        for i in range(k + 1 + ty, m, TALL):
+            dot += a[b, i, k] * x[b, i, c]
+    part[t] = dot
+    syncthreads()
+    if inside:
+        dot = x[b, k, c]
+        for q in range(TALL):
+            dot += part[q * WIDE + tx]
+        dot = dot * f
+        for i in range(k + 1 + ty, m, TALL):
+            x[b, i, c] = x[b, i, c] - dot * a[b, i, k]
+    syncthreads()
+    if inside and ty == 0:
+        x[b, k, c] = x[b, k, c] - dot
+    syncthreads()
+
+
 @jit(wraparound=False)
 def reflect_panel(a, factors, start, stop, tiny: constexpr, kind: constexpr):
     """Householder's reflectors 1 - f v v^T of columns start to stop; v is left below the diagonal.
@@ -187,7 +212,7 @@ def reflect_panel(a, factors, start, stop, tiny: constexpr, kind: constexpr):
     """
     part = shared.array(THREADS, kind)
     b, t = blockIdx.x, threadIdx.x
-    tx, ty = t % WIDE, t // WIDE
+    tx = t % WIDE
     m = a.shape[1]
     for k in range(start, stop):
         squares = kind(0)
@@ -220,54 +245,19 @@ def reflect_panel(a, factors, start, stop, tiny: constexpr, kind: constexpr):
             factors[b, k] = f
         syncthreads()
         c = start + tx
-        inside = c > k and c < stop
-        dot = kind(0)
-        if inside:
-            for i in range(k + 1 + ty, m, TALL):
-                dot += a[b, i, k] * a[b, i, c]
-        part[t] = dot
-        syncthreads()
-        if inside:
-            dot = a[b, k, c]
-            for q in range(TALL):
-                dot += part[q * WIDE + tx]
-            dot = dot * f
-            for i in range(k + 1 + ty, m, TALL):
-                a[b, i, c] = a[b, i, c] - dot * a[b, i, k]
-        syncthreads()
-        if inside and ty == 0:
-            a[b, k, c] = a[b, k, c] - dot
-        syncthreads()
+        reflect_column(a, a, part, b, c, k, c > k and c < stop, f, kind)
 
 
 @jit(wraparound=False)
 def reflect(x, a, factors, blocks, start, stop, first, backwards: constexpr, kind: constexpr):
     """The reflectors start to stop of `a` applied to the columns of x from `first`."""
     part = shared.array(THREADS, kind)
-    b, t = blockIdx.x // blocks, threadIdx.x
-    tx, ty = t % WIDE, t // WIDE
-    m = x.shape[1]
-    c = first + blockIdx.x % blocks * WIDE + tx
+    b = blockIdx.x // blocks
+    c = first + blockIdx.x % blocks * WIDE + threadIdx.x % WIDE
     inside = c < x.shape[2]
     for step in range(stop - start):
         k = stop - 1 - step if backwards else start + step
-        dot = kind(0)
-        if inside:
-            for i in range(k + 1 + ty, m, TALL):
-                dot += a[b, i, k] * x[b, i, c]
-        part[t] = dot
-        syncthreads()
-        if inside:
-            dot = x[b, k, c]
-            for q in range(TALL):
-                dot += part[q * WIDE + tx]
-            dot = dot * factors[b, k]
-            for i in range(k + 1 + ty, m, TALL):
-                x[b, i, c] = x[b, i, c] - dot * a[b, i, k]
-        syncthreads()
-        if inside and ty == 0:
-            x[b, k, c] = x[b, k, c] - dot
-        syncthreads()
+        reflect_column(x, a, part, b, c, k, inside, factors[b, k], kind)
 
 
 # ---- singular values -----------------------------------------------------------------------------
