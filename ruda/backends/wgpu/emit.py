@@ -40,7 +40,7 @@ from ruda.backends.wgpu.formulas import (
     product,
     sides,
     total,
-)  # fmt: skip
+)
 from ruda.backends.wgpu.origins import joined, origins
 from ruda.dtypes import DType
 from ruda.errors import NOWHERE, Place, UnsupportedError

@@ -58,9 +58,7 @@ def _runs(body: Body) -> list[dict[Load, int]]:
         match s:
             case Assign(variable=v):
                 lost = {load for load in since if _depends(load, v)}
-            case Store(array=a):
-                lost = {load for load in since if load.array == a}
-            case Declare(array=a):
+            case Store(array=a) | Declare(array=a):
                 lost = {load for load in since if load.array == a}
             case _:
                 lost = set(since)
