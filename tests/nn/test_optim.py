@@ -244,6 +244,17 @@ def test_one_launch_changes_all_parameters(name, device):
             np.testing.assert_allclose(x.numpy(), y.numpy(), rtol=2e-6, atol=1e-7)
 
 
+def assert_equal_steps(models, first, second, x, y):
+    """Four steps of the first model, compiled, have the losses of the second one's on the tape."""
+    step = nn.compiled_step(models[0], nn.cross_entropy, first)
+    for _ in range(4):
+        loss = nn.cross_entropy(models[1](x), y)
+        loss.backward()
+        second.step()
+        second.zero_grad()
+        assert step(x, y).item() == pytest.approx(loss.item(), rel=1e-4)
+
+
 def test_compiled_steps_are_those_of_the_tape(device):
     """A model that draws numbers, too: new ones at each step."""
     rng = np.random.default_rng(0)
@@ -256,13 +267,7 @@ def test_compiled_steps_are_those_of_the_tape(device):
     models[1].load_state_dict(models[0].state_dict())
     x, y = ruda.asarray(x, device=device), ruda.asarray(y, device=device)
     first, second = (nn.AdamW(m.parameters(), lr=0.05) for m in models)
-    step = nn.compiled_step(models[0], nn.cross_entropy, first)
-    for _ in range(4):
-        loss = nn.cross_entropy(models[1](x), y)
-        loss.backward()
-        second.step()
-        second.zero_grad()
-        assert step(x, y).item() == pytest.approx(loss.item(), rel=1e-4)
+    assert_equal_steps(models, first, second, x, y)
     for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
         np.testing.assert_allclose(p.numpy(), q.numpy(), atol=1e-4)
 
@@ -277,13 +282,7 @@ def test_compiled_steps_move_what_layers_keep(device):
             4, 2, rng=np.random.default_rng(2))).to(device) for _ in range(2)
     ]  # fmt: skip
     first, second = (nn.SGD(m.parameters(), lr=0.1) for m in models)
-    step = nn.compiled_step(models[0], nn.cross_entropy, first)
-    for _ in range(4):
-        loss = nn.cross_entropy(models[1](x), y)
-        loss.backward()
-        second.step()
-        second.zero_grad()
-        assert step(x, y).item() == pytest.approx(loss.item(), rel=1e-4)
+    assert_equal_steps(models, first, second, x, y)
     found, wanted = (m.state_dict() for m in models)
     assert np.abs(wanted["layers.1.running_mean"]).max() > 0.1
     for name in wanted:
