@@ -35,6 +35,7 @@ RUNTIME = TWIN / "simt_runtime.cc"
 FLAGS = (
     "-std=c++17", "-shared", "-fPIC", "-pthread", "-fwrapv", "-fno-strict-aliasing",
     "-ffp-contract=off", "-Wall", "-Wno-unused", "-Wno-attributes",
+    "-U_FORTIFY_SOURCE",  # a default of some compilers, whose longjmp refuses to change the stack
     f"-I{FOLDER / 'include'}", f"-I{TWIN}",
 )  # fmt: skip
 # What a kernel calls besides is in the process already: a linker that does not read the C++ library

@@ -34,6 +34,40 @@ def test_processes_that_build_at_once_leave_one_runtime(tmp_path):
     assert (output, errors) == ("True\n", "")
 
 
+MEET = """
+import numpy as np
+import ruda
+
+@ruda.jit
+def reverse(x, out):
+    shared = ruda.shared.array(64, ruda.float32)
+    t = ruda.threadIdx.x
+    shared[t] = x[t]
+    ruda.syncthreads()
+    out[t] = shared[63 - t]
+
+ruda.set_default_device("ascend-twin:950")
+x = np.arange(64, dtype=np.float32)
+out = np.zeros_like(x)
+reverse[1, 64](x, out)
+print(np.array_equal(out, x[::-1]))
+"""
+
+
+def test_a_compiler_that_fortifies_by_default(tmp_path):
+    """Its longjmp aborts the process where a thread of a block gives way to another's stack."""
+    path, _ = build.compiler()
+    program, script = tmp_path / "c++", tmp_path / "meet.py"
+    program.write_text(f'#!/bin/sh\nexec "{path}" -D_FORTIFY_SOURCE=2 "$@"\n')
+    program.chmod(0o755)
+    script.write_text(MEET)
+    environment = os.environ | {"RUDA_CACHE_DIR": str(tmp_path / "cache"), "CXX": str(program)}
+    found = subprocess.run(
+        [sys.executable, str(script)], env=environment, text=True, capture_output=True, timeout=120
+    )
+    assert (found.returncode, found.stdout) == (0, "True\n"), found.stderr
+
+
 @pytest.fixture
 def no_memory():
     build.compiler.cache_clear()

@@ -10,6 +10,7 @@
 #include <exception>
 #include <mutex>
 #include <numeric>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -157,7 +158,11 @@ int run_blocks(void* stream, uint32_t blocks, void (*body)(void*), void* data) {
         work();
     } else {
         std::vector<std::thread> threads;
-        for (uint32_t i = 0; i < workers; ++i) threads.emplace_back(work);
+        try {
+            for (uint32_t i = 1; i < workers; ++i) threads.emplace_back(work);
+        } catch (const std::system_error&) {  // no more threads: those that are there do the work
+        }
+        work();
         for (auto& t : threads) t.join();
     }
     return run.faulted ? 1 : 0;

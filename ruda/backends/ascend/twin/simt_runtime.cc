@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -311,7 +312,10 @@ int32_t run(const int64_t* grid, const int64_t* first, const int64_t* words, boo
     uint32_t cores = most_threads ? most_threads : std::max(1u, std::thread::hardware_concurrency());
     uint32_t count = uint32_t(std::min<int64_t>({int64_t(cores), int64_t(blocks), 1 + threads / SERIAL}));
     std::vector<std::thread> others;
-    for (uint32_t k = 1; k < count; ++k) others.emplace_back(work, &l);
+    try {
+        for (uint32_t k = 1; k < count; ++k) others.emplace_back(work, &l);
+    } catch (const std::system_error&) {  // no more threads: those that are there do the work
+    }
     work(&l);
     for (std::thread& other : others) other.join();
     last = l.fault;
