@@ -7,6 +7,7 @@ in its own rounding.
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,34 @@ State = dict[str, Any]
 Rate = float | Callable[[int], float]  # a learning rate, or a schedule: step, from 0 -> rate
 
 
+# Of each option that is a number or several: its least value, and what it stays below.
+RANGES = {
+    "lr": (0.0, math.inf), "momentum": (0.0, math.inf), "weight_decay": (0.0, math.inf),
+    "eps": (0.0, math.inf), "lr_decay": (0.0, math.inf), "alpha": (0.0, 1.0), "betas": (0.0, 1.0),
+}  # fmt: skip
+
+
+def check_options(owner: str, options: Mapping[str, Any]) -> None:
+    """Refuse numbers that an optimiser cannot use: NaN, too, is in no range."""
+    for name, value in options.items():
+        if name not in RANGES or callable(value):
+            continue
+        low, high = RANGES[name]
+        for x in value if isinstance(value, Sequence) and not isinstance(value, str) else (value,):
+            if not isinstance(x, numbers.Real):
+                raise TypeError(f"{owner}: `{name}` is a number, not {type(x).__name__}")
+            if not low <= float(x) < high:
+                below = f" and below {high:g}" if math.isfinite(high) else " and finite"
+                raise ValueError(f"{owner}: `{name}` is at least {low:g}{below}, not {x}")
+
+
+def check_parameters(owner: str, members: Iterable[Any]) -> None:
+    for p in members:
+        if not isinstance(p, Tensor) or not p.dtype.is_inexact:
+            what = p.dtype if isinstance(p, Tensor) else type(p).__name__
+            raise TypeError(f"{owner} changes tensors of floats, not {what}")
+
+
 class Optimizer:
     """The base: `step` after `backward`, then `zero_grad`.
 
@@ -33,19 +62,31 @@ class Optimizer:
     def __init__(self, parameters: Iterable[Any], lr: Rate, **options: Any) -> None:
         self.parameters: list[Tensor] = []
         self.options: list[dict[str, Any]] = []  # of each parameter
+        owner = type(self).__name__
+        check_options(owner, options)
         base = lr(0) if callable(lr) else lr
+        check_options(owner, {"lr": base})
+        if not isinstance(parameters, Iterable):
+            raise TypeError(
+                f"{owner} takes tensors, not {type(parameters).__name__}: give the "
+                "`parameters()` of a module"
+            )
         for given in parameters:
             group: dict[str, Any] = (
                 dict(given) if isinstance(given, dict) else {"parameters": [given]}
             )
+            if "parameters" not in group:
+                raise TypeError(f"{owner}: a group needs 'parameters'; this one has {[*group]}")
             members = list(group.pop("parameters"))
+            check_parameters(owner, members)
             own = group.pop("lr", None)
             unknown = group.keys() - options.keys()
             if unknown:
                 raise TypeError(
-                    f"{type(self).__name__} has no option {sorted(unknown)[0]!r}: there are lr"
+                    f"{owner} has no option {sorted(unknown)[0]!r}: there are lr"
                     + "".join(f", {k}" for k in options)
                 )
+            check_options(owner, group if own is None else {**group, "lr": own})
             if own is not None and not base:
                 raise ValueError("groups have rates of their own where `lr` is not 0")
             # A group keeps its share of the rate when a schedule, or the user, changes it.
@@ -62,6 +103,16 @@ class Optimizer:
         self.lr: Rate = lr
         self.steps = 0
         self.state: list[State] = [{} for _ in self.parameters]
+
+    def __repr__(self) -> str:
+        numbers_of = sum(p.size for p in self.parameters)
+        said = "".join(
+            f", {k}={v!r}"
+            for k, v in self.options[0].items()
+            if k != "share" and all(o[k] == v for o in self.options)
+        )
+        what = f"{len(self.parameters)} tensors of {numbers_of:,} numbers"
+        return f"{type(self).__name__}({what}, lr={self.rate()!r}{said})"
 
     def rate(self) -> float:
         """The learning rate of the next step."""
@@ -554,6 +605,8 @@ def clip_grad_norm(parameters: Iterable[Tensor], most: float, error: bool = True
 
     error  whether a norm that is NaN or infinite is an error (else nothing is changed)
     """
+    if not most >= 0:
+        raise ValueError(f"gradients are clipped to a norm of at least 0, not {most}")
     grads = [(p, p.grad) for p in parameters if p.grad is not None]
     with t.no_grad():
         squares = [t.sum(t.square(astype(g, "float32", copy=False))) for _, g in grads]
@@ -570,6 +623,8 @@ def clip_grad_norm(parameters: Iterable[Tensor], most: float, error: bool = True
 
 def clip_grad_value(parameters: Iterable[Tensor], most: float) -> None:
     """Hold every element of the gradients between -most and most."""
+    if not most >= 0:
+        raise ValueError(f"gradients are clipped to at least 0, not {most}")
     with t.no_grad():
         for p in parameters:
             if p.grad is not None:

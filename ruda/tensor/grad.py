@@ -260,6 +260,16 @@ def zeros(x: Tensor) -> Tensor:
     return zeros_like(x)
 
 
+def position(k: int, arguments: Sequence[Any]) -> int:
+    """Where argument `k`, which may count from the end, stands."""
+    if not -len(arguments) <= k < len(arguments):
+        raise TypeError(
+            f"the derivative is by argument {k}, and the function was given {len(arguments)} "
+            "by position"
+        )
+    return k % len(arguments)
+
+
 def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
     """The function that gives `f`'s value, a number, and its gradient for some arguments.
 
@@ -267,16 +277,20 @@ def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> C
     >>> ruda.value_and_grad(lambda x: ruda.sum(x**3))(ruda.asarray([1.0, 2.0]))
     (Tensor(9., dtype=float32, device='cpu'), Tensor([ 3., 12.], dtype=float32, device='cpu'))
     """
+    if not callable(f):
+        raise TypeError(f"derivatives are of functions, not of {type(f).__name__}")
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     def both(*arguments: Any, **named: Any) -> tuple[Any, Any]:
+        places = [position(k, arguments) for k in numbers]
+
         def of_chosen(*chosen: Any) -> Any:
             given = list(arguments)
-            for k, v in zip(numbers, chosen, strict=True):
+            for k, v in zip(places, chosen, strict=True):
                 given[k] = v
             return f(*given, **named)
 
-        out, back = vjp(of_chosen, *(arguments[k] for k in numbers))
+        out, back = vjp(of_chosen, *(arguments[k] for k in places))
         if out.shape != ():
             raise ShapeError(
                 f"`grad` needs a function that gives one number, not shape {out.shape}: "
@@ -337,10 +351,12 @@ def jacobian(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Tensor]:
         from ruda.tensor.creation import eye, stack
         from ruda.tensor.tensor import reshape
 
-        def of_one(x: Any) -> Any:
-            return f(*arguments[:argnums], x, *arguments[argnums + 1 :])
+        place = position(argnums, arguments)
 
-        x = asarray(arguments[argnums])
+        def of_one(x: Any) -> Any:
+            return f(*arguments[:place], x, *arguments[place + 1 :])
+
+        x = asarray(arguments[place])
         out, back = vjp(of_one, x)
         units = eye(out.size, dtype=out.dtype, device=out.device)
         rows = [back(reshape(u, out.shape))[0] for u in units]
@@ -393,6 +409,8 @@ class checkpoint:
     """
 
     def __init__(self, f: Callable[..., Any], generators: Sequence[Any] = ()) -> None:
+        if not callable(f):
+            raise TypeError(f"`checkpoint` is of functions, not of {type(f).__name__}")
         self.f = f
         self.generators = generators
 

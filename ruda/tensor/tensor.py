@@ -241,7 +241,10 @@ class Tensor:
         return (self[k] for k in range(self.shape[0]))
 
     def __repr__(self) -> str:
-        body = np.array2string(memory.to_host(self.buffer()), separator=", ", prefix="Tensor(")
+        numbers = memory.to_host(self.buffer())
+        if self.dtype.name == "bfloat16":  # which NumPy would show as if they were integers
+            numbers = numbers.astype("float32")
+        body = np.array2string(numbers, separator=", ", prefix="Tensor(")
         return f"Tensor({body}, dtype={self.dtype}, device={self.device!r})"
 
     def __format__(self, spec: str) -> str:

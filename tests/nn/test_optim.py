@@ -332,3 +332,38 @@ def test_parameters_of_two_devices_are_refused(device):
 
 if __name__ == "__main__":
     FILE.write_text(json.dumps({r[0]: theirs(r[2], r[3]).tolist() for r in ROWS}, indent=0))
+
+
+WEIGHT = nn.parameter([1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: nn.SGD([WEIGHT], lr=-0.1), "SGD: `lr` is at least 0 and finite, not -0.1"),
+        (lambda: nn.Adam([WEIGHT], lr=math.nan), "`lr` is at least 0 and finite, not nan"),
+        (lambda: nn.Adam([WEIGHT], lr="a"), "Adam: `lr` is a number, not str"),
+        (lambda: nn.SGD([WEIGHT], lr=lambda k: -1.0), "`lr` is at least 0"),
+        (lambda: nn.AdamW([WEIGHT], betas=(0.9, 1.0)), "`betas` is at least 0 and below 1, not 1"),
+        (lambda: nn.SGD([WEIGHT], lr=0.1, momentum=-1), "`momentum` is at least 0"),
+        (lambda: nn.Adam([{"parameters": [WEIGHT], "weight_decay": -1}]), "`weight_decay` is at"),
+        (lambda: nn.RMSProp([WEIGHT], alpha=1.5), "`alpha` is at least 0 and below 1, not 1.5"),
+        (lambda: nn.SGD(nn.Linear(2, 2), lr=0.1), "not Linear: give the `parameters\\(\\)` of a"),
+        (lambda: nn.SGD([1, 2], lr=0.1), "SGD changes tensors of floats, not int"),
+        (lambda: nn.SGD([ruda.arange(3)], lr=0.1), "tensors of floats, not int64"),
+        (lambda: nn.SGD([{"lr": 0.1}], lr=0.1), "a group needs 'parameters'"),
+        (lambda: nn.clip_grad_norm([WEIGHT], -1), "a norm of at least 0, not -1"),
+        (lambda: nn.clip_grad_value([WEIGHT], math.nan), "at least 0, not nan"),
+    ],
+)
+def test_what_no_optimiser_can_use_is_refused(wrong, said):
+    with pytest.raises((TypeError, ValueError), match=said):
+        wrong()
+
+
+def test_optimisers_show_their_options():
+    shown = repr(nn.AdamW([WEIGHT], lr=0.01))
+    assert shown == (
+        "AdamW(1 tensors of 2 numbers, lr=0.01, betas=(0.9, 0.999), eps=1e-08, "
+        "weight_decay=0.01, amsgrad=False)"
+    )

@@ -300,3 +300,14 @@ def test_a_model_learns(device, rng):
                 p -= 2.0 * p.grad
                 p.grad = None
     assert float(loss) < 0.02
+
+
+def test_arguments_that_derivatives_are_by():
+    x = ruda.asarray([1.0, 2.0])
+    assert ruda.grad(lambda a, x: ruda.sum(a * x * x), argnums=-1)(3.0, x).tolist() == [6, 12]
+    assert ruda.jacobian(lambda a, x: a * x, argnums=-1)(3.0, x).tolist() == [[3, 0], [0, 3]]
+    for by in (ruda.grad, ruda.jacobian):
+        with pytest.raises(TypeError, match="by argument 3, and the function was given 1 by pos"):
+            by(lambda x: ruda.sum(x), argnums=3)(x)
+    with pytest.raises(TypeError, match="derivatives are of functions, not of int"):
+        ruda.grad(3)

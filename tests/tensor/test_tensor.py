@@ -423,3 +423,9 @@ def test_random_programs_match_numpy(device, data):
                     numpys.append(np.asarray(y.sum(0)))
         for x, y in zip(tensors, numpys, strict=True):
             np.testing.assert_allclose(x.numpy(), y, rtol=1e-4, atol=1e-4)
+
+
+def test_numbers_of_16_bits_are_shown_as_floats():
+    for dtype in ("float16", "bfloat16"):
+        shown = repr(ruda.asarray([1.0, 2.5, np.nan], dtype=dtype))
+        assert shown == f"Tensor([1. , 2.5, nan], dtype={dtype}, device='cpu')"
