@@ -160,6 +160,7 @@ typed_math = types.SimpleNamespace(
     **FUNCTIONS,
     **{name: FUNCTIONS[numpy_name] for name, numpy_name in MATH_NAMES.items()},
     **{name: getattr(math, name) for name in ("pi", "e", "tau", "inf", "nan")},
+    remainder=function_of(_from_math("remainder")),  # of NumPy's name another function
     radians=lambda x: x * (math.pi / 180),
     degrees=lambda x: x * (180 / math.pi),
 )

@@ -41,8 +41,11 @@ class SlowPath:
         signature = "v" * self.arity
         variants = ",".join(f"_ZGV_LLVM_N{n}{signature}_{symbol}({symbol}.v{n})" for n in widths)
         if symbol not in module.globals:
-            self._define(module, symbol, dtype, 1)
-            keep_alive(module, [self._define(module, f"{symbol}.v{n}", dtype, n) for n in widths])
+            # The scalar form is kept too: of a function that is only called, LLVM would drop an
+            # argument that is always the same number, and then the forms no longer agree.
+            forms = [self._define(module, symbol, dtype, 1)]
+            forms += [self._define(module, f"{symbol}.v{n}", dtype, n) for n in widths]
+            keep_alive(module, forms)
         return call_symbol(
             symbol,
             dtype,
@@ -115,7 +118,7 @@ def library(name: str, *arguments: Value) -> Value:
 
 
 def keep_alive(module: Any, functions: Sequence[Any]) -> None:
-    """List the vector forms in @llvm.compiler.used: nothing calls them until LLVM vectorises."""
+    """List functions in @llvm.compiler.used: nothing calls vector forms until LLVM vectorises."""
     pointer = ir.IntType(8).as_pointer()
     used = module.globals.get("llvm.compiler.used")
     if used is None:

@@ -233,6 +233,34 @@ def constants_of_math(out):
 
 
 @ruda.jit
+def functions_by_constants(x, out):
+    """A compiler drops arguments that are always the same number; every form must agree on it."""
+    i = ruda.grid(1)
+    if i < x.size:
+        out[0, i] = math.fmod(x[i], 2.5)
+        out[1, i] = math.fmod(7.5, x[i])
+        out[2, i] = math.remainder(x[i], 3.0)
+        out[3, i] = math.remainder(100.0, x[i])
+        out[4, i] = x[i] % 3.0
+        out[5, i] = math.atan2(x[i], 1.0)
+        out[6, i] = math.hypot(3.0, x[i])
+        out[7, i] = math.pow(x[i], 1.5)
+        out[8, i] = math.pow(2.0, x[i])
+        out[9, i] = math.copysign(x[i], -0.0)
+        out[10, i] = math.sin(1.5) + math.cos(0.25) + math.tan(3.0)
+
+
+def by_constants(x):
+    x = np.float64(x)
+    nearest = np.vectorize(math.remainder)
+    return np.stack([
+        np.fmod(x, 2.5), np.fmod(7.5, x), nearest(x, 3.0), nearest(100.0, x), x % 3.0,
+        np.arctan2(x, 1.0), np.hypot(3.0, x), x**1.5, 2.0**x, -x,
+        np.full(x.shape, math.sin(1.5) + math.cos(0.25) + math.tan(3.0)),
+    ])  # fmt: skip
+
+
+@ruda.jit
 def gaussian(x, mean, width, out):
     i = ruda.grid(1)
     if i < out.size:
@@ -286,6 +314,17 @@ CASES = [
         lambda rng, n: (Out(7, np.float64),),
         lambda: [math.pi, math.e, math.inf, -math.inf, math.nan, np.pi, 2 * math.pi],
         sizes=(1,),
+    ),
+    *(
+        Case(
+            functions_by_constants,
+            lambda rng, n, d=d: (uniform(rng, 0.5, 9, n, dtype=d), Out((11, n), d)),
+            by_constants,
+            ulps=4 if d == np.float32 else 8,
+            sizes=(7, 1000),
+            name=f"functions_by_constants_{np.dtype(d)}",
+        )
+        for d in (np.float32, np.float64)
     ),
     Case(
         gaussian,
