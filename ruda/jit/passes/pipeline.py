@@ -52,7 +52,8 @@ def spread_plainly(function: Function) -> Function:
     function = structure_jumps(function)
     if is_flat(function):
         return flatten(function)
-    return loop_over_blocks(split_barriers(expand(function), jams=False))
+    function = share_rounds(expand(function), several=False)
+    return loop_over_blocks(split_barriers(function, jams=False))
 
 
 def meet(function: Function) -> Function:

@@ -52,18 +52,20 @@ END = 1 << 62  # of the rounds that go together
 FAR = 1 << 50  # the longest step of which several cannot wrap round
 
 
-def share_rounds(function: Function) -> Function:
-    """Put the threads of a block through their strided loops together."""
+def share_rounds(function: Function, several: bool = True) -> Function:
+    """Put the threads of a block through their strided loops together; `several` rounds at a time
+    where that helps."""
     if function.block is None:
         return function
     written = Counter(v for s in ir.statements(function.body) for v in ir.written(s))
-    body = _body(function.body, function.block, written, {}, Names(function))
+    block = function.block if several else None
+    body = _body(function.body, block, written, {}, Names(function))
     return replace(function, body=body)
 
 
 def _body(
     body: Body,
-    block: Block,
+    block: Block | None,
     written: Counter[Variable],
     known: Mapping[Variable, Expr],
     names: Names,
@@ -94,7 +96,7 @@ def _body(
 
 def _rounds(
     loop: For,
-    block: Block,
+    block: Block | None,
     written: Counter[Variable],
     known: Mapping[Variable, Expr],
     names: Names,
@@ -115,7 +117,7 @@ def _rounds(
     touched += [s.array for s in inside if isinstance(s, (ir.Store, ir.Atomic))]
     if not touched or any(a.space == "local" for a in touched):
         return None
-    last = _last(thread, block)
+    last = None if block is None else _last(thread, block)
     if last is None or not _short(loop.body) or _most(step) > FAR:
         return (_single(loop, base, thread, stop, step, names),)
     return _several(loop, base, thread, last, stop, step, names)

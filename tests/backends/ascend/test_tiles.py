@@ -665,15 +665,15 @@ def test_sums_of_blocks(n, rng):
 
 
 @ruda.jit
-def scaled_rows(x, out):
-    """A block a row: a thread takes every 64th element, which no copy gathers; then its own."""
-    t, row = ruda.threadIdx.x, ruda.blockIdx.x
+def scaled_columns(x, out):
+    """A block a column, whose elements lie far apart: no copy gathers them; then a row's."""
+    t, column = ruda.threadIdx.x, ruda.blockIdx.x
     kept = ruda.shared.array(64, ruda.float32)
-    for c in range(t, x.shape[1], 64):
-        out[row, c] = 2 * x[row, c]
-    kept[t] = x[row, t]
+    for r in range(t, x.shape[0], 64):
+        out[r, column] = 2 * x[r, column]
+    kept[t] = x[column, t]
     ruda.syncthreads()
-    out[row, t] = kept[t] + 1
+    out[column, t] = kept[t] + 1
 
 
 def test_explain_tells_the_form_on_each_chip():
@@ -683,7 +683,7 @@ def test_explain_tells_the_form_on_each_chip():
     assert told[1].startswith("Ascend 910B: form S1") and "of 188160 bytes" in told[1]
     assert told[2].strip() == "tiles of up to 9344 elements; each element is moved once"
     assert not any("one at a time" in line for line in told)
-    told = ruda.explain(scaled_rows, "f32[:, :]", "f32[:, :]", target="ascend", block=64).forms
+    told = ruda.explain(scaled_columns, "f32[:, :]", "f32[:, :]", target="ascend", block=64).forms
     assert "form S2" in told[1]
     assert told[3].strip() == "the scalar unit reads elements of `x` one at a time"
     assert told[4].strip() == "the scalar unit writes elements of `out` one at a time"
