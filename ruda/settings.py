@@ -71,6 +71,8 @@ SETTINGS = {
         Setting("missing", str, "error", "what to do with what a device lacks",
                 ("error", "demote", "emulate", "cpu")),
         Setting("unroll_limit", int, 4096, "statements that unrolling may produce before it warns"),
+        Setting("vendor", bool, True, "linear algebra and Fourier transforms on CUDA: by cuSOLVER "
+                "and cuFFT, where they are installed"),
         Setting("cuda_arch", str, "", "chip that CUDA code is for, as 90a; default: the GPU's"),
         Setting("ascend_chip", str, "", "chip that code for `ascend` is for: 950, 910b; default: "
                 "the NPU's", ("", "950", "910b")),

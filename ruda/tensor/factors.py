@@ -1,9 +1,9 @@
 """Factorisations of matrices on devices whose memory the host does not see.
 
-`linalg` asks NumPy (LAPACK) on the host and this file elsewhere. The work is done by the kernels of
-`primitives.factor` on copies; determinants, singular vectors and the like are made of them by ops
-on tensors. What a matrix lacks (an inverse, a root) is known when the kernels are done: the
-functions that must tell wait for that, and raise NumPy's LinAlgError.
+`linalg` asks NumPy (LAPACK) on the host and this file elsewhere. The work is done on copies, by the
+kernels of `primitives.factor` or by `cusolver`; determinants, singular vectors and the like are
+made of them by ops on tensors. What a matrix lacks (an inverse, a root) is known when the kernels
+are done: the functions that must tell wait for that, and raise NumPy's LinAlgError.
 
 Eigenvectors of a symmetric matrix are the singular vectors of A + c, with a c that leaves no
 eigenvalue below 0: the error is a rounding of the norm of A, as that of LAPACK's.
@@ -21,7 +21,7 @@ import numpy as np
 from ruda import dtypes
 from ruda.dtypes import DType, default_float
 from ruda.errors import DeviceError, ShapeError
-from ruda.tensor import memory
+from ruda.tensor import cusolver, memory
 from ruda.tensor.creation import (
     broadcast_shapes,
     concat,
@@ -49,6 +49,11 @@ from ruda.tensor.tensor import (
 LARGEST = 4096  # of the smaller side for singular values: their time grows with its third power
 SWEEPS = 40  # of rotations of all pairs; 6 to 12 are usual
 
+# What a function is made of, by the names that `cusolver` has for it.
+ROUTINES = {
+    "solve": "lu", "inv": "lu", "det": "lu", "slogdet": "lu", "cholesky": "cholesky",
+}  # fmt: skip
+
 LinAlgError = np.linalg.LinAlgError
 
 # The named tuples that NumPy returns.
@@ -66,12 +71,19 @@ def _number(name: str, x: Tensor) -> Tensor:
         raise ShapeError(f"`{name}` is of matrices, not of shape {x.shape}")
     if x.dtype.kind in ("bool", "int", "uint"):
         x = astype(x, default_float())
-    if x.dtype not in (dtypes.float32, dtypes.float64):
+    if x.dtype not in factorised(name, x.device):
         raise DeviceError(
             f"`linalg.{name}` of {x.dtype} on {x.device}: kernels factorise real numbers of 32 and "
             "64 bits; convert, or move the tensor with `.to_device('cpu')`"
         )
     return x
+
+
+def factorised(name: str, device: str) -> tuple[DType, ...]:
+    """The dtypes of matrices that a function factorises on a device."""
+    routine = ROUTINES.get(name)
+    by_vendor = routine is not None and cusolver.able(routine, device)
+    return tuple(cusolver.REAL) if by_vendor else (dtypes.float32, dtypes.float64)
 
 
 def _square(name: str, x: Tensor) -> Tensor:
@@ -120,12 +132,18 @@ def _subtract(
 
 
 def _lu(name: str, x: Tensor) -> tuple[Any, Any, Any]:
-    """L and U in one buffer, the row that each pivot came from, and which are singular."""
+    """L and U in one buffer, the row that each pivot came from, and which are singular.
+
+    The vendor's are of the transposes, and its rows count from 1.
+    """
     kind, device = x.dtype, x.device
     a = _stack(x)
     count, n, _ = a.shape
     pivots = memory.allocate((count, n), dtypes.int32, device)
     singular = _flags(count, device)
+    if cusolver.takes("lu", x):
+        cusolver.lu(a, pivots, singular, kind, device)
+        return a, pivots, singular
     for start, stop in _panels(n):
         _launch(
             name, factor.lu_panel, count, THREADS, a, device, pivots, singular, start, stop, kind
@@ -161,6 +179,11 @@ def _solved(name: str, a: Tensor, b: Tensor) -> Tensor:
     """The x for which a x is b, two stacks of equally many matrices."""
     kind, device = a.dtype, a.device
     lu, pivots, singular = _lu(name, a)
+    if cusolver.takes("lu", a):
+        x = _stack(b.mT)
+        cusolver.solve(lu, pivots, x, True, kind, device)
+        _refuse_singular(singular, "Singular matrix")
+        return _back(x, b, *b.mT.shape[-2:]).mT
     x = _stack(b)
     n = x.shape[1]
     _exchange(name, device, x, pivots, (0, n), (0, 0))
@@ -192,8 +215,14 @@ def solve(a: Tensor, b: Tensor, /) -> Tensor:
 
 def inv(a: Tensor, /) -> Tensor:
     a = _square("inv", a)
-    one = eye(a.shape[-1], dtype=a.dtype, device=a.device)
-    return _solved("inv", a, broadcast_to(one, a.shape))
+    one = broadcast_to(eye(a.shape[-1], dtype=a.dtype, device=a.device), a.shape)
+    if not cusolver.takes("lu", a):
+        return _solved("inv", a, one)
+    lu, pivots, singular = _lu("inv", a)
+    out = _stack(one)
+    cusolver.invert(lu, pivots, out, a.dtype, a.device)
+    _refuse_singular(singular, "Singular matrix")
+    return _back(out, a, *a.shape[-2:])
 
 
 def _diagonal(name: str, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -202,7 +231,8 @@ def _diagonal(name: str, x: Tensor) -> tuple[Tensor, Tensor]:
 
     a, pivots, _ = _lu(name, x)
     n = x.shape[-1]
-    rows = asarray(np.arange(n, dtype=np.int32), device=x.device)
+    first = int(cusolver.takes("lu", x))
+    rows = asarray(np.arange(first, n + first, dtype=np.int32), device=x.device)
     odd = t.sum(astype(_back(pivots, x, n) != rows, dtypes.int32), axis=-1) % 2
     return diagonal(_back(a, x, n, n)), 1 - 2 * astype(odd, x.dtype)
 
@@ -229,7 +259,10 @@ def cholesky(x: Tensor, /, *, upper: bool = False) -> Tensor:
     a = _stack(x.mT if upper else x)
     count, n, _ = a.shape
     wrong = _flags(count, device)
-    for start, stop in _panels(n):
+    by_vendor = cusolver.takes("cholesky", x)
+    if by_vendor:
+        cusolver.cholesky(a, wrong, kind, device)
+    for start, stop in () if by_vendor else _panels(n):
         _launch(
             "cholesky", factor.cholesky_panel, count, THREADS, a, device, wrong, start, stop, kind
         )

@@ -1,8 +1,8 @@
 """Discrete Fourier transforms of the array API standard.
 
-Four of them transform along one axis: by NumPy where the host is the device, by the kernels of
-`signal` elsewhere. The others are made of these. Each is linear, so its gradient is the transform
-that its conjugate transpose is.
+Four of them transform along one axis: by NumPy where the host is the device, by cuFFT where it is
+installed, by the kernels of `signal` elsewhere. The others are made of these. Each is linear, so
+its gradient is the transform that its conjugate transpose is.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from ruda import dtypes
 from ruda.dtypes import as_dtype, default_float
 from ruda.errors import DTypeError, ShapeError
-from ruda.tensor import memory, signal
+from ruda.tensor import cufft, memory, signal
 from ruda.tensor.creation import as_shape, concat, moveaxis, roll, zeros
 from ruda.tensor.history import attach
-from ruda.tensor.tensor import Tensor, as_axes, asarray, astype, from_buffer, function
+from ruda.tensor.tensor import Tensor, as_axes, asarray, astype, copied, from_buffer, function
 
 NORMS = {"backward": (0.0, 1.0), "ortho": (0.5, 0.5), "forward": (1.0, 0.0)}
 
@@ -104,9 +104,13 @@ def rfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "bac
 def _half(x: Tensor) -> Tensor:
     """The first n // 2 + 1 numbers of the transform of real rows, without a factor."""
     n = x.shape[-1]
-    if not memory.on_host(x.device):
+    if memory.on_host(x.device):
+        found = np.ascontiguousarray(np.fft.rfft(x.detach().buffer()))
+    elif cufft.takes(x.device):
+        found = cufft.half(signal.whole(x.detach()).buffer(), x.device)
+    else:
         return _turned(_complex("rfft", x), -1)[..., : n // 2 + 1]
-    out = from_buffer(np.ascontiguousarray(np.fft.rfft(x.detach().buffer())), x.device)
+    out = from_buffer(found, x.device)
 
     def gradient(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
         return (function("real")(_turned(_at_length(g, n, -1), 1)),)
@@ -132,6 +136,8 @@ def _from_half(x: Tensor, n: int) -> Tensor:
     if memory.on_host(x.device):
         found = np.fft.irfft(x.detach().buffer(), n, norm="forward")
         out = from_buffer(np.ascontiguousarray(found), x.device)
+    elif cufft.takes(x.device):
+        out = from_buffer(cufft.from_half(copied(x.detach()), n, x.device), x.device)
     else:  # the other half are the conjugates of this one; of its ends only the real part counts
         rows = x.detach()
         ends = astype(function("real")(rows), rows.dtype)

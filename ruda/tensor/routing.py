@@ -11,7 +11,7 @@ from ruda import backends
 from ruda.dtypes import as_dtype
 from ruda.errors import DTypeError, GradientError
 from ruda.jit.ufuncs import Reduce, Vectorized
-from ruda.tensor import creation, linalg, memory
+from ruda.tensor import creation, factors, linalg, memory
 from ruda.tensor.history import attach, recording
 from ruda.tensor.ops import OPS
 from ruda.tensor.tensor import Tensor, from_buffer, here
@@ -56,7 +56,8 @@ def supports(op: Any, dtype: Any, device: Any = None) -> bool:
     host = bare in linalg.FACTORISATIONS or getattr(creation.LIBRARY.get(bare), "host_only", False)
     if host and not memory.on_host(place):
         kernels = creation.kernels_of(name) is not None
-        able = kind.name in ("float32", "float64") or kind.kind in ("bool", "int", "uint")
+        known = kind.kind in ("bool", "int", "uint")
+        able = known or kind in factors.factorised(bare, place)
         return kernels and able and info.dtypes.get(kind.name) in ("fast", "computes")
     import ruda.tensor
 

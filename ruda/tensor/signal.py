@@ -1,4 +1,5 @@
-"""Fourier transforms and convolutions along one axis: NumPy's on the host, kernels elsewhere.
+"""Fourier transforms and convolutions along one axis: NumPy's on the host, cuFFT's on CUDA where it
+is installed, kernels elsewhere.
 
 The kernels transform any length n. A power of two goes through log2(n) passes of Stockham's
 radix-2 form, which leaves the result in order; another length is a convolution with a chirp
@@ -18,7 +19,7 @@ from ruda.dtypes import DType
 from ruda.errors import DTypeError
 from ruda.jit import jit
 from ruda.jit.language import grid
-from ruda.tensor import memory
+from ruda.tensor import cufft, memory
 from ruda.tensor.history import attach
 from ruda.tensor.tensor import Tensor, astype, copied, from_buffer, function
 
@@ -138,6 +139,8 @@ def transform(x: Tensor, sign: int) -> Tensor:
     if kind not in (dtypes.complex64, dtypes.complex128):
         raise DTypeError(f"a transform of {kind}: it is of complex numbers")
     n = x.shape[-1]
+    if cufft.takes(device):
+        return from_buffer(cufft.transform(whole(x).buffer(), sign, 1, kind, device), device)
     rows = x.size // n if n else 0
     if n & (n - 1) == 0:
         work = memory.view(copied(x), memory.contiguous((rows, n)))

@@ -208,6 +208,13 @@ class CudaBackend:
 
         return graphs.graph(self.gpu(device), launches)
 
+    @property
+    def vendor(self) -> Any:
+        """Functions of cuSOLVER, cuBLAS and cuFFT: see `vendor`."""
+        from ruda.backends.cuda import vendor
+
+        return vendor
+
     # ---- memory
 
     def allocate(
