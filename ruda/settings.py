@@ -65,7 +65,7 @@ SETTINGS = {
         Setting("cache_dir", str, "", "folder of the disk cache; default ~/.cache/ruda"),
         Setting("cache_bytes", int, 1 << 30, "size of the disk cache; the least used go first"),
         Setting("default_float", str, "float32", "dtype of weak floats", ("float32", "float64")),
-        Setting("deterministic", bool, False, "no contraction to fma, frozen tuning choices"),
+        Setting("deterministic", bool, False, "no fma, frozen tuning, sums in a fixed order"),
         Setting("fastmath", bool, False, "allow approximate functions and reciprocals in kernels"),
         Setting("num_threads", int, 0, "CPU threads of a launch; 0 means one per core available"),
         Setting("missing", str, "error", "what to do with what a device lacks",

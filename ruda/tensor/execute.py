@@ -483,6 +483,8 @@ def evaluate(n: Node, small: tuple[int, ...] = ()) -> Any:
         left = x.value
         if left is None:
             left = evaluate(x, shape)
+        elif x.layout is not None:
+            left = forward(left)
         alike = x.layout is None and (x.shape is shape or x.shape == shape)
         if len(inputs) == 1:
             found = plain(left)
@@ -494,6 +496,8 @@ def evaluate(n: Node, small: tuple[int, ...] = ()) -> Any:
                 right = y.value
                 if right is None:
                     right = evaluate(y, shape)
+                elif y.layout is not None:
+                    right = forward(right)
                 found = plain(left, right)
                 alike = alike and y.layout is None and (y.shape is shape or y.shape == shape)
     if found is None:
@@ -534,7 +538,8 @@ def converting(n: Node, small: tuple[int, ...]) -> np.ndarray[Any, Any]:
         if type(i) is not Node:
             given.append(intrinsics.convert(i, kind))
         else:
-            given.append(converted(evaluate(i, small) if i.value is None else i.value, kind))
+            value = evaluate(i, small) if i.value is None else forward(i.value)
+            given.append(converted(value, kind))
     found = np.asarray(row.numpy(*given)).astype(n.dtype.numpy, copy=False)
     return own(found, n.shape, given)
 
@@ -595,11 +600,12 @@ def by_numpy(
                 if i[0] == "number":
                     given.append(intrinsics.convert(numbers[i[1]], kind))
                 else:
-                    given.append(converted(value_of(i), kind))
+                    given.append(converted(forward(value_of(i)), kind))
             if one.row.kind == "reduce":
                 (i,) = one.inputs
-                if i[0] != "leaf" and i[1] in found and p.steps[i[1]].row is not VIEW:
-                    # In C order as if it had been stored: in another order sums round otherwise.
+                kept = i[0] != "leaf" and i[1] in found and p.steps[i[1]].row is not VIEW
+                if kept or (settings.deterministic and at.is_inexact):
+                    # In C order, whatever it was made of: in another order sums round otherwise.
                     given = [np.asarray(given[0], order="C")]
                 result = np.asarray(one.row.numpy(*given, axis=one.axes)).reshape(one.shape)
             else:
@@ -621,6 +627,14 @@ def own(
     if flags.owndata and flags.c_contiguous and not any(value is v for v in values):
         return value
     return np.array(value, order="C")
+
+
+def forward(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A deterministic op's operand as NumPy's vectors take it: from the end to the begin NumPy
+    calls other functions, which round otherwise, and a view may be taken before or after an op."""
+    if settings.deterministic and any(s < 0 for s in value.strides):
+        return np.array(value, order="C")
+    return value
 
 
 def converted(value: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:

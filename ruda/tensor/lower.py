@@ -82,7 +82,7 @@ class Group:
     chunk    elements that a thread takes at a time
     held     whether a chunk is all of a thread's row, and stays in registers
     full     of a held chunk, how many elements are there in every thread
-    warps    whether threads exchange values within warps
+    warps    whether threads exchange values within warps, where the dtype can be
     part     elements of a part of a row; 0: rows are divided evenly
     """
 
@@ -730,7 +730,9 @@ class Rows:
         """The whole of a reduction, for every thread of the block."""
         value: ir.Expr = ir.Read(total)
         if self.group.style == "block":
-            value = (self.exchanged if self.group.warps else self.put_together)(r, value)
+            # Each by its own dtype: the order of a sum may not depend on what is beside it.
+            warps = self.group.warps and is_exchanged(value.dtype)
+            value = (self.exchanged if warps else self.put_together)(r, value)
         if self.group.parts:
             return value
         return self.values.assign(f"r{r}", Scalar(value).cast(result(self.group, r)).expr)
@@ -785,6 +787,11 @@ class Rows:
             )
             step //= 2
         return value
+
+
+def is_exchanged(dtype: DType) -> bool:
+    """Whether lanes of a warp can exchange values of a dtype."""
+    return dtype.kind in ("int", "uint", "float") and dtype.bits >= 32
 
 
 def identity(row: Row, dtype: DType) -> ir.Expr:

@@ -227,7 +227,7 @@ def early_members(maker: fuse.Maker, c: Cluster) -> list[int]:
     early: set[int] = set()
     for k in reversed(c.members):
         users = [u for u in maker.users[k] if maker.of.get(u) is c]
-        only = users and k not in maker.p.wanted and all(u in early for u in users)
+        only = users and not maker.is_stored(c, k) and all(u in early for u in users)
         if k not in late and (steps[k].row.kind == "reduce" or only):
             early.add(k)
     return [k for k in c.members if k in early]
@@ -503,21 +503,21 @@ def in_chunks(group: Group, shape: tuple[int, ...]) -> Group:
         return replace(group, chunk=TAKEN)
     if group.style != "block":
         return group
-    reductions = [k for k, o in enumerate(group.ops) if OPS[o.row].kind == "reduce"]
-    at = [lower.computed_at(group, k) for k in reductions]
-    if any(d.kind not in ("int", "uint", "float") or d.bits < 32 for d in at):
-        return group
     count = math.prod(shape[group.outer :])
     if group.parts:
         group = replace(group, part=part_length(count), block=lower.BLOCK)
+    group = replace(group, warps=True)
+    reductions = [k for k, o in enumerate(group.ops) if OPS[o.row].kind == "reduce"]
+    if not all(lower.is_exchanged(lower.computed_at(group, k)) for k in reductions):
+        return group
     count = group.part or count
     each = -(-count // group.block)
     full = count // group.block
     if math.prod(shape[group.outer :]) % count:  # the last part has less
         full = 0
     if each * lower.held_bytes(group) <= HELD_BYTES[group.block]:
-        return replace(group, chunk=each, held=True, full=full, warps=True)
-    return replace(group, chunk=TAKEN, warps=True)
+        return replace(group, chunk=each, held=True, full=full)
+    return replace(group, chunk=TAKEN)
 
 
 def is_wide(maker: fuse.Maker, c: Cluster) -> bool:
