@@ -268,9 +268,6 @@ class _Builder:
     # -- loops --
 
     def loop(self, s: For) -> tuple[list[Statement], list[Statement]]:
-        if not isinstance(s.step, Const) or s.step.value == 0:
-            raise refuse("a loop whose step is not known", s.place)
-        by = s.step.value
         dtype = s.variable.dtype
         counter = self.variable(s.variable.name, dtype)  # assigned on the way back too
         ended = self.variable("ended", dtypes.bool_)
@@ -278,9 +275,14 @@ class _Builder:
         changed = [*assigned(body), *([ended] if ends else [])]
 
         start, first = self.keep(s.start, "start")
+        pace, step = self.keep(s.step, "step")
         past = Op("sub", (s.stop, first), dtype)
-        more = Op("add", (past, Const(by - (1 if by > 0 else -1), dtype)), dtype)
-        count = past if by == 1 else Op("floordiv", (more, s.step), dtype)
+        if s.step == Const(1, dtype):
+            count: Expr = past
+        else:  # rounded up, whichever way the loop goes
+            up = Op("gt", (step, Const(0, dtype)), dtypes.bool_)
+            short = Op("sub", (step, Select(up, Const(1, dtype), Const(-1, dtype))), dtype)
+            count = Op("floordiv", (Op("add", (past, short), dtype), step), dtype)
         rounds, total = self.keep(
             count if dtype is dtypes.index else Cast(count, dtypes.index), "n"
         )
@@ -296,12 +298,12 @@ class _Builder:
                                   [a for a in stored(body) if a in arrays], k, behind)  # fmt: skip
 
         def at(number: Expr) -> Assign:
-            step = number if dtype is dtypes.index else Cast(number, dtype)
-            return Assign(counter, Op("add", (first, Op("mul", (step, s.step), dtype)), dtype))
+            done = number if dtype is dtypes.index else Cast(number, dtype)
+            return Assign(counter, Op("add", (first, Op("mul", (done, step), dtype)), dtype))
 
         inits: list[Statement] = [Assign(ended, Const(False, dtypes.bool_))] if ends else []
         ahead: list[Statement] = [
-            start, rounds, *(a for a, _ in entry), *inits,
+            start, pace, rounds, *(a for a, _ in entry), *inits,
             For(k, index(0), total, index(1), (at(Read(k)), *saves, *forward), place=s.place),
         ]  # fmt: skip
         way: list[Statement] = [

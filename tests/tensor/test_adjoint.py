@@ -163,6 +163,16 @@ def every_other(x, y, out):
 
 
 @jit
+def strided_over_the_grid(x, y, out):
+    pace = ruda.gridsize(1)
+    for i in range(ruda.grid(1), out.size, pace):
+        v = math.sin(x[i]) * y[i]
+        for k in range(out.size - 1, i, 6 - pace):
+            v += x[k] * y[k]
+        out[i] = v
+
+
+@jit
 def reassigned(x, y, out):
     i = ruda.grid(1)
     if i < out.size:
@@ -187,6 +197,7 @@ def integers(x, y, out):
 KERNELS = (
     elementwise, early_return, guarded, stencil, total, sums_of_a_loop, powers, nested_backwards,
     until, local_arrays, with_functions, accumulating, twice, every_other, reassigned, integers,
+    strided_over_the_grid,
 )  # fmt: skip
 
 
