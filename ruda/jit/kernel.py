@@ -838,7 +838,7 @@ def argument_kinds(values: Sequence[Any], constexprs: frozenset[int]) -> Any:
             if known is None:
                 return None
             kinds.append(known)
-        elif kind in PLAIN or value is None:
+        elif kind in PLAIN or value is None or issubclass(kind, (np.number, np.bool_)):
             kinds.append(kind)
         elif kind is DeviceArray:
             shadow = value._shadow

@@ -928,3 +928,26 @@ def test_launches_with_compile_time_values_are_prepared_once(monkeypatch):
         for _ in range(5):
             constant[1, 2](out, 5, (1, 2), None)
     assert len(prepared) == 1
+
+
+@ruda.jit
+def scaled(out, factor):
+    out[0] = factor
+
+
+def test_launches_with_numpys_numbers_are_prepared_once(monkeypatch):
+    """Also with tensors' memory, for which no launcher serves by itself."""
+    from ruda import backends
+
+    prepared = []
+    launching = type(scaled[1, 2])
+    prepare = launching._prepare
+    monkeypatch.setattr(
+        launching, "_prepare", lambda self, *a: (prepared.append(1), prepare(self, *a))[1]
+    )
+    out = np.zeros(1, np.float32)
+    with ruda.config(device="cpu"):
+        for factor in (np.float32(1), np.float32(2), np.float64(3), np.bool_(True), np.float32(5)):
+            scaled[1, 2](backends.get("cpu").map(out, "cpu"), factor)
+            assert out[0] == factor
+    assert len(prepared) == 3
