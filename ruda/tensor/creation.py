@@ -32,6 +32,7 @@ from ruda.tensor.tensor import (
     here,
     host_only,
     reshape,
+    reshaped,
     signature,
     t,
 )
@@ -680,7 +681,10 @@ def check_product(x: Tensor, y: Tensor) -> None:
 
 def is_of_rows(x: Tensor, y: Tensor) -> bool:
     """Whether many matrices that lie together are multiplied by one: they are one, too."""
-    return x.ndim > 2 and y.ndim == 2 and x._view is None and x.shape[-1] == y.shape[0] != 0
+    if x.ndim < 3 or y.ndim != 2 or x.shape[-1] != y.shape[0] or not y.shape[0]:
+        return False
+    seen = x._seen()
+    return reshaped(seen.shape, seen.strides, (math.prod(seen.shape[:-1]), seen.shape[-1])) is not None
 
 
 def rows_product(product: Any, x: Tensor, y: Tensor) -> Tensor:
@@ -704,18 +708,19 @@ def wrapped(found: Any, place: str, given: Sequence[Any] = ()) -> Any:
 
 def _matmul_gradient(
     options: Any, g: Tensor, out: Tensor, x: Tensor, y: Tensor
-) -> tuple[Tensor, Tensor]:
-    """g y^H and x^H g; of vectors as matrices of one row or column."""
+) -> tuple[Tensor | None, Tensor | None]:
+    """g y^H and x^H g; of vectors as matrices of one row or column. None of what nobody wants."""
     a = x[None, :] if x.ndim == 1 else x
     b = y[:, None] if y.ndim == 1 else y
     if x.ndim == 1:
         g = expand_dims(g, -1 if y.ndim == 1 else -2)
     if y.ndim == 1:
         g = expand_dims(g, -1)
-    left, right = g @ conjugate(b.mT), conjugate(a.mT) @ g
-    if x.ndim == 1:
+    left = None if x._history is None else g @ conjugate(b.mT)
+    right = None if y._history is None else conjugate(a.mT) @ g
+    if x.ndim == 1 and left is not None:
         left = left[..., 0, :]
-    if y.ndim == 1:
+    if y.ndim == 1 and right is not None:
         right = right[..., :, 0]
     return left, right
 

@@ -307,3 +307,23 @@ def test_numbers_are_told_by_their_bits(device):
     for _ in range(3):
         assert np.isnan(scaled(x, float("nan")).numpy()).all()
     assert len(ruda.explain(scaled).signatures) == 7
+
+
+def test_products_are_only_those_that_gradients_need(rng):
+    """None for the gradient of a constant, and one for rows that are no array of their own."""
+    x, w = (rng.normal(size=n).astype("f4") for n in ((2, 3, 4, 5), (20, 6)))
+    heads = ruda.asarray(x)
+
+    @ruda.compile
+    def slope(x, w):
+        rows = ruda.reshape(ruda.permute_dims(x, (0, 2, 1, 3)), (2, 4, 15))
+        return ruda.grad(lambda w: ruda.sum(ruda.square(rows @ w)))(w)
+
+    found = slope(heads, ruda.asarray(w[:15]))
+    a = x.transpose(0, 2, 1, 3).reshape(8, 15).astype("f8")
+    np.testing.assert_allclose(found.numpy(), 2 * a.T @ (a @ w[:15]), rtol=1e-4, atol=1e-4)
+    (kept,) = ruda.explain(slope).signatures
+    assert kept.calls == ("matmul", "matmul")
+    (recorded,) = slope.recorded.values()
+    made = [shape for s in recorded.steps if hasattr(s, "function") for _, shape, _ in s.results]
+    assert made == [(8, 6), (15, 6)]
