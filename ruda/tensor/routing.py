@@ -56,8 +56,8 @@ def supports(op: Any, dtype: Any, device: Any = None) -> bool:
     host = bare in linalg.FACTORISATIONS or getattr(creation.LIBRARY.get(bare), "host_only", False)
     if host and not memory.on_host(place):
         kernels = creation.kernels_of(name) is not None
-        known = kind.kind in ("bool", "int", "uint")
-        able = known or kind in factors.factorised(bare, place)
+        exact = kind.kind in ("bool", "int", "uint")
+        able = exact or kind in factors.factorised(bare, place)
         return kernels and able and info.dtypes.get(kind.name) in ("fast", "computes")
     import ruda.tensor
 
