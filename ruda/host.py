@@ -130,27 +130,22 @@ def to_device(
     return to
 
 
-def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> DeviceArray:
-    """The array of another library as ruda's, at the same memory: NumPy, PyTorch, JAX, CuPy, ...
+def as_cuda_array(obj: Any, sync: bool = True) -> DeviceArray:
+    """The array of another library as memory of ruda's, without a copy, wherever it is.
 
-    With `copy=True`, or on another `device`, it is a copy; with `copy=False` that is a ValueError.
-    `ruda.asarray` of the result computes with it.
+    What has `__dlpack__`, `__cuda_array_interface__` or `__array_interface__` is taken: arrays of
+    NumPy, PyTorch, JAX, CuPy, ... Kernels take these themselves, too; what they write is seen by
+    both. Work waits for the other library's stream whatever `sync` says.
 
     >>> import numpy as np, ruda
     >>> x = np.arange(3.0)
-    >>> d = ruda.from_dlpack(x)
+    >>> d = ruda.as_cuda_array(x)
     >>> d[1] = 7; x
     array([0., 7., 2.])
     """
     from ruda.backends import interop
 
-    found = interop.from_dlpack(x)
-    if device is None or backends.find(device).name == found.device:
-        return found.copy() if copy else found
-    if copy is False:
-        raise ValueError(f"the array is on {found.device}: on {device} it needs a copy")
-    with config(device=device):
-        return to_device(found)
+    return interop.from_dlpack(obj)
 
 
 def _host_array(obj: Any) -> np.ndarray[Any, Any]:
@@ -548,11 +543,10 @@ def defer_cleanup() -> Iterator[None]:
 
 
 __all__ = [
-    "In", "InOut", "Out", "close", "current_context", "default_stream", "defer_cleanup", "detect",
-    "device", "device_array", "device_array_like", "empty_cache", "event", "event_elapsed_time",
-    "external_stream", "from_dlpack", "get_current_device", "gpus", "is_available", "list_devices",
-    "managed_array", "mapped", "mapped_array", "mapped_array_like", "memory_statistics", "pinned",
-    "pinned_array",
-    "pinned_array_like", "select_device", "set_default_device", "stream", "synchronize",
-    "to_device",
+    "In", "InOut", "Out", "as_cuda_array", "close", "current_context", "default_stream",
+    "defer_cleanup", "detect", "device", "device_array", "device_array_like", "empty_cache",
+    "event", "event_elapsed_time", "external_stream", "get_current_device", "gpus",
+    "is_available", "list_devices", "managed_array", "mapped", "mapped_array",
+    "mapped_array_like", "memory_statistics", "pinned", "pinned_array", "pinned_array_like",
+    "select_device", "set_default_device", "stream", "synchronize", "to_device",
 ]  # fmt: skip

@@ -132,7 +132,7 @@ def test_read_only_arrays_are_not_written(device):
 
 def test_the_foreign_array_lives_as_long_as_ruda_looks():
     one = Foreign(np.arange(4.0))
-    d = ruda.from_dlpack(one)
+    d = ruda.as_cuda_array(one)
     view = d[1:]
     del d
     gc.collect()
@@ -197,7 +197,7 @@ def test_what_is_no_array_is_told():
     with pytest.raises(LaunchTypeError, match="a kernel takes arrays, numbers"):
         double[1, 32](object())
     with pytest.raises(TypeError, match="neither __dlpack__ nor an array interface"):
-        ruda.from_dlpack(object())
+        ruda.as_cuda_array(object())
 
 
 # ---- from ruda to others
@@ -253,11 +253,11 @@ def test_a_capsule_that_nobody_takes():
 
 def test_copies_and_read_only_exports():
     data = np.arange(3.0)
-    d = ruda.from_dlpack(data)
+    d = ruda.as_cuda_array(data)
     copied = interop.take(d.__dlpack__(copy=True, max_version=(1, 0)))
     copied[0] = 9
     assert data[0] == 0
-    locked = ruda.from_dlpack(Foreign(data, readonly=True))
+    locked = ruda.as_cuda_array(Foreign(data, readonly=True))
     with pytest.raises(BufferError, match="needs a DLPack of version 1"):
         locked.__dlpack__()
     assert not np.from_dlpack(locked).flags.writeable
@@ -330,7 +330,7 @@ def test_torch_takes_ruda_arrays():
     assert d.copy_to_host().tolist() == [[1, 2, 3], [4, 5, 6]]
     half = ruda.to_device(np.ones(2, ml_dtypes.bfloat16))
     assert torch.from_dlpack(half).dtype == torch.bfloat16
-    assert isinstance(ruda.from_dlpack(t), DeviceArray)
+    assert isinstance(ruda.as_cuda_array(t), DeviceArray)
 
 
 @with_jax

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ruda import backends, dtypes
-from ruda.backends.base import check_size
+from ruda.backends import interop
+from ruda.backends.base import DeviceArray, check_size
 from ruda.dtypes import DType, as_dtype, default_float, default_of, promote
-from ruda.errors import DTypeError, ShapeError, shown
+from ruda.errors import DTypeError, LaunchTypeError, ShapeError, shown
 from ruda.tensor import graph, memory
-from ruda.tensor.graph import WEAK
+from ruda.tensor.graph import WEAK, leaf
 from ruda.tensor.history import attach, refuse
+from ruda.tensor.memory import View
 from ruda.tensor.primitives import run
 from ruda.tensor.tensor import (
     Tensor,
@@ -29,11 +31,13 @@ from ruda.tensor.tensor import (
     from_buffer,
     from_node,
     function,
+    handle,
     here,
     host_only,
     reshape,
     reshaped,
     signature,
+    stored,
     t,
 )
 
@@ -185,14 +189,46 @@ def _triangle(x: Tensor, kept: Any) -> Tensor:
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
-    """A tensor of another library's CPU array, sharing its memory where `copy` is not true."""
+    """A tensor of another library's array (NumPy, PyTorch, JAX, CuPy, ...), at the same memory.
+
+    It is where the array is. `copy=True`, another `device` and elements that lie at no multiples of
+    their size make a copy, which `copy=False` refuses with ValueError. A tensor never writes memory
+    that it shares: what is assigned to it goes into a copy of its own. BufferError: what the array
+    cannot give. `as_cuda_array` gives memory that kernels write.
+
+    >>> import numpy as np, ruda
+    >>> ruda.from_dlpack(np.arange(3.0)[::-1])
+    Tensor([2., 1., 0.], dtype=float64, device='cpu')
+    """
     refuse("from_dlpack", x)
-    array = np.from_dlpack(x)
-    if copy or not array.flags.c_contiguous or not memory.on_host(here(device)):
-        if copy is False:
-            raise ValueError("this array needs a copy")
-        return asarray(array, device=device)
-    return asarray(array, device=device, copy=False)
+    if isinstance(x, Tensor):
+        own = handle(x._storage, x._view)
+        if copy is False and device is not None and here(device) != x.device:
+            raise ValueError(f"a tensor on {x.device} gets to {here(device)} only by a copy")
+        return asarray(own, device=device, copy=copy)
+    try:
+        found = interop.from_dlpack(x)
+    except LaunchTypeError as error:
+        raise BufferError(str(error)) from error
+    place, size = found.device if device is None else here(device), found.itemsize
+    shared = place == found.device or (memory.on_host(place) and memory.on_host(found.device))
+    shared = shared and not any(n % size for n in (found.offset, *found.strides))
+    if copy is False and not shared:
+        raise ValueError(f"an array of {found.dtype} on {found.device} gets to {place} by a copy")
+    if copy or not shared:
+        return asarray(found, device=place, copy=True)
+    # All of its memory, and the array as a view of that: its axes may be in any order.
+    whole: Any = DeviceArray(
+        found._backend, found.storage, (found.storage.nbytes // size,), found.dtype, (size,), 0
+    )
+    if memory.on_host(place):
+        whole = np.asarray(whole)
+    node = leaf(whole, as_dtype(found.dtype), place)
+    node.exported = True
+    view = View(found.shape, tuple(s // size for s in found.strides), found.offset // size)
+    if view == memory.contiguous(node.shape):
+        return from_node(node)
+    return handle(stored(node), view)
 
 
 def meshgrid(*arrays: Tensor, indexing: str = "xy") -> tuple[Tensor, ...]:

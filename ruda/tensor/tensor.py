@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ruda import backends, dtypes
+from ruda.backends import interop
 from ruda.backends.base import DeviceArray, check_size
 from ruda.dtypes import DType, as_dtype, default_float, promote
 from ruda.errors import DTypeError, GradientError, ShapeError, shown
@@ -421,10 +422,15 @@ class Tensor:
         return lambda: hooks.remove(hook) if hook in hooks else None
 
     def __dlpack__(self, **options: Any) -> Any:
-        return host_only(self, "DLPack").__dlpack__(**options)
+        """A DLPack capsule: the memory itself. What is assigned to the tensor later is not seen."""
+        found = interop.from_dlpack(self.buffer())
+        capsule = found.__dlpack__(**options)
+        if not options.get("copy"):
+            self._storage.node.exported = True
+        return capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return host_only(self, "DLPack").__dlpack_device__()
+        return interop.from_dlpack(self.buffer()).__dlpack_device__()
 
 
 NUMPY_NAMES = {

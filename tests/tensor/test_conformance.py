@@ -461,7 +461,7 @@ def of_dtypes(name):
 def exchanged(draw):
     a = draw(arrays(REALS))
     copy = draw(st.sampled_from([None, True]))
-    return lambda p, new: p.asarray(p.from_dlpack(a, copy=copy), **new.where)
+    return lambda p, new: p.from_dlpack(a, copy=copy, **new.where)
 
 
 def inspected(draw):

@@ -208,8 +208,89 @@ def test_numpy_functions_on_tensors():
 def test_dlpack_both_ways():
     x = ruda.asarray([[1.0, 2.0], [3.0, 4.0]])
     np.testing.assert_array_equal(np.from_dlpack(x), x.numpy())
-    a = np.arange(3.0)
-    assert ruda.from_dlpack(a).tolist() == [0, 1, 2]
+    a = np.arange(12.0).reshape(3, 4)
+    for view in (
+        a,
+        a.T,
+        a[::-1, 1:],
+        a[1],
+        a[:0],
+        a[..., None],
+        a[::2, ::-2],
+        np.broadcast_to(a, a.shape),
+    ):
+        for module in (ruda, x.__array_namespace__()):
+            found = module.from_dlpack(view)
+            assert isinstance(found, ruda.Tensor) and found.shape == view.shape
+            np.testing.assert_array_equal(found.numpy(), view)
+            np.testing.assert_array_equal(
+                (found * 2 + ruda.sum(found)).numpy(), view * 2 + view.sum()
+            )
+            assert not view.size or np.shares_memory(np.asarray(found), a)
+        assert not np.shares_memory(np.asarray(ruda.from_dlpack(view, copy=True)), a)
+
+
+def test_memory_that_dlpack_shares_is_not_written():
+    a = np.arange(4.0)
+    x = ruda.from_dlpack(a)
+    x[1] = 7
+    x += 1
+    assert a.tolist() == [0, 1, 2, 3] and x.tolist() == [1, 8, 3, 4]
+    x = ruda.asarray([1.0, 2.0])
+    seen = np.from_dlpack(x)
+    x[0] = 5
+    assert seen.tolist() == [1, 2] and x.tolist() == [5, 2]
+    locked = np.arange(3.0)
+    locked.flags.writeable = False
+    x = ruda.from_dlpack(locked)
+    x[...] = 1
+    assert x.tolist() == [1, 1, 1] and locked.tolist() == [0, 1, 2]
+    y = ruda.asarray([1.0, 2.0])
+    same = ruda.from_dlpack(y)
+    assert same is not y and same.tolist() == [1, 2]
+
+
+def test_dlpack_says_what_it_does_not_share(device):
+    a = np.arange(4, dtype=np.float32)
+    found = ruda.from_dlpack(a, device=device)
+    assert found.device == ruda.asarray(a, device=device).device and found.tolist() == [0, 1, 2, 3]
+    if device not in ("cpu", "sim"):
+        with pytest.raises(ValueError, match="by a copy"):
+            ruda.from_dlpack(a, device=device, copy=False)
+        with pytest.raises(ValueError, match="only by a copy"):
+            ruda.from_dlpack(ruda.asarray(a), device=device, copy=False)
+    with pytest.raises(TypeError, match="neither __dlpack__ nor an array interface"):
+        ruda.from_dlpack([1.0])
+    odd = np.zeros(3, [("a", "i1"), ("b", "f4")])["b"]  # 5 bytes from one to the next
+    assert ruda.from_dlpack(odd).tolist() == [0, 0, 0]
+    with pytest.raises(ValueError, match="by a copy"):
+        ruda.from_dlpack(odd, copy=False)
+
+    class OnMetal:
+        def __dlpack__(self, **options):
+            raise AssertionError("not asked")
+
+        def __dlpack_device__(self):
+            return 8, 0
+
+    with pytest.raises(BufferError, match="an array on Metal cannot be used where it is"):
+        ruda.from_dlpack(OnMetal())
+    half = ruda.ones(3, dtype=ruda.bfloat16)
+    again = ruda.from_dlpack(half)
+    assert again.dtype is ruda.bfloat16 and again.tolist() == [1, 1, 1]
+    assert ruda.tensor.creation.interop.take(half.__dlpack__()).tolist() == [1, 1, 1]
+
+
+def test_tensors_of_a_gpu_are_exported_where_they_are(device):
+    x = ruda.asarray([1.0, 2.0], device=device)
+    if device.startswith("wgpu"):
+        with pytest.raises(BufferError, match="copy_to_host"):
+            x.__dlpack__()
+        return
+    assert x.__dlpack_device__() == ((2, 0) if device.startswith("cuda") else (1, 0))
+    if not device.startswith("ascend"):
+        again = ruda.from_dlpack(x[::-1])
+        assert again.device == x.device and again.tolist() == [2, 1]
 
 
 @pytest.mark.parametrize("target", ["sim", "wgpu"])

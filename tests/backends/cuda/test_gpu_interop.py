@@ -59,7 +59,7 @@ def jax_module():
 def test_torch_tensors_are_arguments_without_a_copy():
     torch = pytest.importorskip("torch")
     t = torch.arange(12, dtype=torch.float32, device="cuda").reshape(3, 4)
-    seen = ruda.from_dlpack(t)
+    seen = ruda.as_cuda_array(t)
     assert seen.pointer == t.data_ptr() and seen.device == "cuda:0"
     double[1, 32](t.reshape(-1))
     assert t.cpu().tolist() == (2 * np.arange(12.0).reshape(3, 4)).tolist()
@@ -76,7 +76,7 @@ def test_torch_tensors_are_arguments_without_a_copy():
 def test_cupy_arrays_are_arguments_without_a_copy():
     cupy = pytest.importorskip("cupy")
     c = cupy.arange(12, dtype=np.float32).reshape(3, 4)
-    assert ruda.from_dlpack(c).pointer == c.data.ptr
+    assert ruda.as_cuda_array(c).pointer == c.data.ptr
     double[1, 32](c.ravel())
     assert cupy.asnumpy(c).tolist() == (2 * np.arange(12.0).reshape(3, 4)).tolist()
     out = cupy.zeros((2, 4), np.float32)
@@ -92,7 +92,7 @@ def test_cupy_arrays_are_arguments_without_a_copy():
 def test_jax_arrays_are_read_without_a_copy():
     jax = jax_module()
     j = jax.numpy.arange(12, dtype=np.float32).reshape(3, 4)
-    assert ruda.from_dlpack(j).pointer == j.unsafe_buffer_pointer()
+    assert ruda.as_cuda_array(j).pointer == j.unsafe_buffer_pointer()
     out = ruda.to_device(np.zeros((3, 4), np.float32))
     add[(1, 1), (16, 16)](j, j, out)
     assert np.array_equal(out.copy_to_host(), 2 * np.asarray(j))
@@ -143,7 +143,7 @@ def test_a_stream_of_cupy():
 def test_a_graph_of_torch_holds_kernels_on_its_tensors():
     torch = pytest.importorskip("torch")
     t = torch.ones(1000, device="cuda")
-    x = ruda.from_dlpack(t)
+    x = ruda.as_cuda_array(t)
     double[4, 256](x)  # compiled and loaded before
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

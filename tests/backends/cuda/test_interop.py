@@ -44,7 +44,7 @@ def test_objects_with_the_interface_are_arguments(fake):
         double[1, 32](Interface(given))
         assert len(fake.launches) == before + 1
         assert fake.calls.count("cuMemcpyHtoDAsync") == 1  # that of to_device
-    part = ruda.from_dlpack(Interface(d[::-2]))
+    part = ruda.as_cuda_array(Interface(d[::-2]))
     assert part.device == "cuda:0" and part.copy_to_host().tolist() == [7, 5, 3, 1]
     with pytest.raises(KernelError, match="read-only"):
         double[1, 32](Interface(d, data=(d.pointer, True)))
@@ -97,7 +97,7 @@ def test_memory_of_a_gpu_in_a_foreign_capsule(fake):
     memory = array(address, np.float32, 16)
     memory[:] = np.arange(16)
     one = Foreign(memory.reshape(4, 4)[1:], device=(2, 0))
-    d = ruda.from_dlpack(one)
+    d = ruda.as_cuda_array(one)
     assert d.device == "cuda:0" and d.copy_to_host().tolist() == memory[4:].reshape(3, 4).tolist()
     double[1, 32](Foreign(memory, device=(2, 0)))
     assert one.streams == [1]

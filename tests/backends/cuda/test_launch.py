@@ -423,7 +423,7 @@ def test_memory_may_outlive_the_streams_that_used_it(fake):
 
 def test_another_librarys_memory_in_a_stream(fake):
     x = ruda.to_device(np.zeros(4, np.float32))
-    theirs = ruda.from_dlpack(Interface(x))
+    theirs = ruda.as_cuda_array(Interface(x))
     saxpy_kernel()[1, 32, ruda.stream()](1.0, theirs, theirs, x)
     assert len(fake.launches) == 1
 
@@ -577,7 +577,7 @@ def test_overlapping_arguments_run_code_that_allows_it(fake):
     assert rest == [first] * 2
     for arguments in (
         (x, y, y), (x, x, x), (x[:32], y, x[16:48]), (out, x[::1], out),
-        (Interface(x), y, x), (ruda.from_dlpack(Interface(x)), y, x),
+        (Interface(x), y, x), (ruda.as_cuda_array(Interface(x)), y, x),
     ):  # fmt: skip
         codes = code_of(fake, kernel, shape, 2.0, *arguments)
         assert first not in codes and len(set(codes)) == 1
@@ -594,7 +594,7 @@ def test_arguments_in_other_libraries_memory_may_overlap(fake):
     kernel, shape = saxpy_kernel(), (1, 64)
     x, y, out = (ruda.to_device(np.arange(64, dtype=np.float32)) for _ in range(3))
     apart = code_of(fake, kernel, shape, 2.0, x, y, out)[0]
-    theirs = ruda.from_dlpack(Interface(out))
+    theirs = ruda.as_cuda_array(Interface(out))
     careful = code_of(fake, kernel, shape, 2.0, x, y, y)[0]
     assert careful != apart
     # Not looked at closely: the launcher knows that memory of its own pool is apart, nothing else.
