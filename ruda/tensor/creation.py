@@ -720,7 +720,9 @@ def is_of_rows(x: Tensor, y: Tensor) -> bool:
     if x.ndim < 3 or y.ndim != 2 or x.shape[-1] != y.shape[0] or not y.shape[0]:
         return False
     seen = x._seen()
-    return reshaped(seen.shape, seen.strides, (math.prod(seen.shape[:-1]), seen.shape[-1])) is not None
+    return (
+        reshaped(seen.shape, seen.strides, (math.prod(seen.shape[:-1]), seen.shape[-1])) is not None
+    )
 
 
 def rows_product(product: Any, x: Tensor, y: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 from ruda.settings import settings
 from ruda.tensor import execute, plan
 from ruda.tensor.graph import Node
+from ruda.tensor.memory import Move
 from ruda.tensor.plan import Kernel, Plan
 from ruda.tensor.program import collect, program, topological
 
@@ -62,7 +63,8 @@ class TensorExplanation:
     moved    bytes that all kernels read and write
     least    bytes that must move: inputs once, results once
     splits   (arrays needed, arrays that the device binds) of kernels that were divided
-    copies   what came from other devices
+    copies   what came from other devices by `to_device`, and how: zero-copy, copied once, peer to
+             peer, or staged through the host
     """
 
     about: str
@@ -70,7 +72,7 @@ class TensorExplanation:
     moved: int
     least: int
     splits: tuple[tuple[int, int], ...]
-    copies: tuple[str, ...]
+    copies: tuple[Move, ...]
 
     def __repr__(self) -> str:
         out = [self.about]
@@ -81,7 +83,7 @@ class TensorExplanation:
             f"divided: a kernel needs {needs} arrays, the device binds {has}"
             for needs, has in self.splits
         ]
-        out += [f"copied: {c}" for c in self.copies]
+        out += [f"to_device: {c}" for c in self.copies]
         return "\n".join(out)
 
 
@@ -103,10 +105,16 @@ def explain(node: Node, about: str) -> TensorExplanation:
     )
 
 
-def stories(leaves: Sequence[Node]) -> tuple[str, ...]:
-    """Copies between devices that the leaves came from."""
-    found = [getattr(n, "story", None) for n in leaves]
-    return tuple(s for s in found if s)
+def stories(leaves: Sequence[Node]) -> tuple[Move, ...]:
+    """Moves between devices that the leaves came from."""
+    found: dict[Move, None] = {}
+    for n in leaves:
+        while n.inputs and n.value is not None:  # a view that was computed keeps its source
+            n = n.inputs[0]  # type: ignore[assignment]
+        story = getattr(n, "story", None)
+        if story is not None:
+            found[story] = None
+    return tuple(found)
 
 
 def minimum(made: Plan) -> int:

@@ -78,7 +78,7 @@ class Node:
 
     __slots__ = ("axes", "depth", "device", "dtype", "exported", "form", "inputs", "layout", "row",
                  "shape", "story", "value")  # fmt: skip
-    story: str
+    story: Any  # a `memory.Move`
     form: Form
 
     row: Row | None

@@ -90,6 +90,38 @@ def contiguous(shape: tuple[int, ...]) -> View:
     return View(shape, tuple(strides[::-1]))
 
 
+class Move(NamedTuple):
+    """What `to_device` did: `how` is a word of `WAYS`."""
+
+    nbytes: int  # of the elements
+    source: str
+    target: str
+    how: str
+
+    def __str__(self) -> str:
+        return f"{self.nbytes} bytes from {self.source} to {self.target}, {WAYS[self.how]}"
+
+
+WAYS = {
+    "zero-copy": "zero-copy: the same memory",
+    "copied": "copied once",
+    "peer": "peer to peer: from GPU to GPU",
+    "staged": "staged: through memory of the host",
+}
+
+
+def moved(buffer: Any, source: str, target: str) -> tuple[Any, str]:
+    """The elements of a buffer without gaps in memory of another device, and the way they went."""
+    backend: Any = backends.get(target)
+    if type(buffer) is DeviceArray and backend is backends.get(source):
+        send = getattr(backend, "send", None)
+        if send is not None:
+            there = DeviceArray.allocate(backend, target, buffer.shape, buffer.dtype)
+            return there, "peer" if send(there, buffer) else "staged"
+    how = "copied" if on_host(source) or on_host(target) else "staged"
+    return from_host(to_host(buffer), target), how
+
+
 def view(buffer: Any, seen: View) -> Any:
     """A buffer's elements through a view, without a copy."""
     itemsize = buffer.dtype.itemsize

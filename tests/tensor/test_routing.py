@@ -107,7 +107,10 @@ def test_work_goes_from_device_to_device_and_back(device, rng):
     np.testing.assert_allclose(back.numpy(), a * 5 - 1, rtol=1e-5, atol=1e-5)
     if device != "cpu":
         shown = str(ruda.explain((there + 1) * 2))
-        assert f"80 bytes from cpu to {there.device}" in shown
+        way = "zero-copy: the same memory" if device == "sim" else "copied once"
+        assert f"to_device: 80 bytes from cpu to {there.device}, {way}" in shown
+        again = ruda.explain(doubled.to_device("cpu") + 1).copies
+        assert [(m.source, m.target, m.nbytes) for m in again] == [(there.device, "cpu", 80)]
         with pytest.raises(ruda.errors.DeviceError, match="cpu and " + there.device):
             x + there
         x += 1  # what is there is its own
@@ -118,3 +121,21 @@ def test_reading_one_tensor_computes_only_its_device(device):
     x, y = ruda.ones(3) + 1, ruda.ones(3, device=device) * 3
     ruda.realize(x, y)
     assert x.tolist() == [2, 2, 2] and y.tolist() == [3, 3, 3]
+
+
+@pytest.mark.parametrize(("home", "other"), [("cpu", "sim"), ("sim", "cpu")])
+def test_devices_of_the_host_share_memory_until_one_writes(home, other):
+    x = ruda.asarray(np.arange(12.0).reshape(3, 4), device=home)
+    whole, part = x.to_device(other), x.T[1:].to_device(other)
+    for one, same in ((whole, x), (part, x.T[1:])):
+        assert one.device == other and np.shares_memory(np.asarray(one), np.asarray(same))
+        assert [m.how for m in ruda.explain(one * 2).copies] == ["zero-copy"]
+        np.testing.assert_array_equal((one + 1).numpy(), same.numpy() + 1)
+    x[0, 1] = 50
+    part[0, 0] = -1
+    np.testing.assert_array_equal(whole.numpy(), np.arange(12.0).reshape(3, 4))
+    assert part.tolist() == [[-1, 5, 9], [2, 6, 10], [3, 7, 11]]
+    assert x[0].tolist() == [0, 50, 2, 3]
+    later = (whole + 1).to_device(home)  # what is pending is computed, there
+    whole += 1
+    assert later.tolist() == whole.tolist()

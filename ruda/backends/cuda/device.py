@@ -240,11 +240,46 @@ class CudaBackend:
 
     def copy_bytes(self, target: DeviceArray, source: DeviceArray) -> None:
         """Copy between arrays without gaps, of one size, on the device."""
+        from ruda.backends.cuda import driver
+
         gpu, nbytes = self.gpu(target.storage.device), math.prod(target.shape) * target.itemsize
+        if len(driver.gpus()) > 1:  # stream 0 is that of the thread's context
+            gpu.use()
         (code,) = gpu.driver.cuMemcpyDtoDAsync(target.pointer, source.pointer, nbytes, 0)
         if code:
             gpu.use()  # in a new thread the context is not there yet
             check((*gpu.driver.cuMemcpyDtoDAsync(target.pointer, source.pointer, nbytes, 0), None))
+
+    def send(self, target: DeviceArray, source: DeviceArray) -> bool:
+        """Copy between arrays without gaps on two GPUs; whether straight from one to the other.
+
+        Where they are no peers the driver goes through memory of the host. In the order of the
+        work of both: the copy waits for what uses its memory, and what comes later for the copy.
+        """
+        there, here = self.gpu(target.storage.device), self.gpu(source.storage.device)
+        is_peer = there.reaches(here)
+        if not target.size:
+            return is_peer
+        self._follow(there, here)
+        for moment in getattr(source.storage.owner, "queues", None) or ():
+            check((*there.driver.cuStreamWaitEvent(0, moment.event, 0), None))
+        nbytes = target.size * target.itemsize
+        (code,) = there.driver.cuMemcpyPeerAsync(
+            target.pointer, there.context, source.pointer, here.context, nbytes, 0
+        )
+        if code:
+            raise there.fail(code)
+        self._follow(here, there)
+        return is_peer
+
+    def _follow(self, one: Gpu, other: Gpu) -> None:
+        """Let a GPU's default stream wait for what another's was given; its context is used now."""
+        other.use()
+        event = check(other.driver.cuEventCreate(2))  # without times
+        check((*other.driver.cuEventRecord(event, 0), None))
+        one.use()
+        check((*one.driver.cuStreamWaitEvent(0, event, 0), None))
+        check((*one.driver.cuEventDestroy(event), None))
 
     def map(self, ary: np.ndarray[Any, Any], device: str) -> DeviceArray:
         """A device array at the memory of a NumPy array, page-locked while it lives."""

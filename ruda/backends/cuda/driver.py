@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from types import CodeType
 
 NOT_INITIALISED, OUT_OF_MEMORY, INVALID_CONTEXT, NOT_READY = 3, 2, 201, 600
+ALREADY_PEERS = 704
 HINT = "ruda's CUDA backend needs an NVIDIA driver and the package cuda-bindings"
 _forked = False
 
@@ -114,6 +115,7 @@ class Gpu:
         self.lock = threading.RLock()
         self.registered: dict[int, int] = {}  # host memory that the GPU can reach: address -> bytes
         self.pages = Pages(self)
+        self.peers: dict[Gpu, bool] = {}  # other GPUs, and whether this one reaches their memory
         self.moments: dict[int, Moment] = {}  # the last use of memory in each stream
 
     # ---- properties
@@ -184,6 +186,17 @@ class Gpu:
         if self.lost:
             raise DeviceError(self.lost)
         check((*self.driver.cuCtxSetCurrent(self.context), None))
+
+    def reaches(self, other: Gpu) -> bool:
+        """Whether this GPU reads and writes the memory of another; it is allowed to from now on."""
+        if other not in self.peers:
+            able = bool(check(self.driver.cuDeviceCanAccessPeer(self.handle, other.handle)))
+            if able:
+                self.use()
+                (code,) = self.driver.cuCtxEnablePeerAccess(other.context, 0)
+                able = int(code) in (0, ALREADY_PEERS)  # another library was first
+            self.peers[other] = able
+        return self.peers[other]
 
     def close(self) -> None:
         """At the end of the process: let the work finish, leave memory to the driver."""

@@ -22,6 +22,7 @@ class Code(enum.IntEnum):
     CUDA_ERROR_INVALID_CONTEXT = 201
     CUDA_ERROR_NOT_READY = 600
     CUDA_ERROR_ILLEGAL_ADDRESS = 700
+    CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704
 
 
 class _Names:
@@ -63,6 +64,7 @@ class FakeDriver:
         self.codes: dict[str, list[Code]] = {}  # answers of the next calls, by name
         self.broken: Code | bool = False  # what every call that works on the device answers
         self.context: Any = None
+        self.are_peers = True  # its devices
         self.captured: list[Any] | None = None  # launches of the capture that is going on
         self.formats = ""  # of their parameters, by struct's letters
 
@@ -165,7 +167,21 @@ class FakeDriver:
         ctypes.memmove(int(target), int(source), nbytes)
         return (Code(0),)
 
-    cuMemcpyDtoHAsync = cuMemcpyHtoDAsync
+    cuMemcpyDtoHAsync = cuMemcpyDtoDAsync = cuMemcpyHtoDAsync
+
+    def cuDeviceCanAccessPeer(self, device: int, peer: int) -> Any:
+        return Code(0), int(self.are_peers)
+
+    def cuCtxEnablePeerAccess(self, context: str, flags: int) -> Any:
+        assert self.are_peers and context != self.context
+        return (Code(0),)
+
+    def cuMemcpyPeerAsync(
+        self, target: int, there: str, source: int, here: str, nbytes: int, stream: Any
+    ) -> Any:
+        assert {there, here} == {"context 0", "context 1"} and self.context == there
+        ctypes.memmove(int(target), int(source), nbytes)
+        return (Code(0),)
 
     def cuMemsetD8Async(self, target: int, value: int, count: int, stream: Any) -> Any:
         ctypes.memset(int(target), value, count)
