@@ -110,7 +110,7 @@ def stories(leaves: Sequence[Node]) -> tuple[Move, ...]:
     found: dict[Move, None] = {}
     for n in leaves:
         while n.inputs and n.value is not None:  # a view that was computed keeps its source
-            n = n.inputs[0]  # type: ignore[assignment]
+            n = n.inputs[0]
         story = getattr(n, "story", None)
         if story is not None:
             found[story] = None
