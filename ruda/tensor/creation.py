@@ -737,11 +737,26 @@ def wrapped(found: Any, place: str, given: Sequence[Any] = ()) -> Any:
         items = [wrapped(v, place, given) for v in found]
         return type(found)(*items) if hasattr(found, "_fields") else tuple(items)
     if isinstance(found, np.ndarray | np.generic):
-        fresh = isinstance(found, np.ndarray) and found.base is None and found.flags.c_contiguous
-        if not fresh or any(found is g for g in given):
+        # Memory of the pool has a base that is no array.
+        own = isinstance(found, np.ndarray) and not isinstance(found.base, np.ndarray)
+        if not (own and found.flags.c_contiguous) or any(found is g for g in given):
             found = np.array(found, order="C")
         return from_node(graph.leaf(found, as_dtype(found.dtype), place))
     return found
+
+
+def _matmul(x1: Any, x2: Any, /) -> Any:
+    """NumPy's product, into memory of the pool; large ones on the threads that kernels run on."""
+    if min(x1.ndim, x2.ndim) < 2 or x1.dtype != x2.dtype:
+        return np.matmul(x1, x2)
+    lead = x1.shape[:-2]
+    if lead != x2.shape[:-2]:
+        lead = np.broadcast_shapes(lead, x2.shape[:-2])
+        x1, x2 = (np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (x1, x2))
+    out = memory.allocate((*lead, x1.shape[-2], x2.shape[-1]), as_dtype(x1.dtype), "cpu")
+    if not backends.get("cpu").product(x1, x2, out):  # type: ignore[attr-defined]
+        np.matmul(x1, x2, out=out)
+    return out
 
 
 def _matmul_gradient(
@@ -775,6 +790,6 @@ LIBRARY_GRADIENTS: dict[str, Any] = {
 LIBRARY = {
     name: library(name, numpy, doc)
     for name, numpy, doc in (
-        ("matmul", np.matmul, "The matrix product."),
+        ("matmul", _matmul, "The matrix product."),
     )
 }  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ruda.backends import cpu_launcher, cpu_pool
+from ruda.backends import cpu_blas, cpu_launcher, cpu_pool
 from ruda.backends.base import Binary, DeviceInfo, HostMemory, Launch, Source
 from ruda.backends.cpu import compile as compiler
 from ruda.backends.cpu.compile import Module
@@ -56,6 +56,10 @@ class CpuBackend(HostMemory):
         """Functions of IR text as builtins, its variables filled with Python's objects; None where
         the layout of objects is not known. They take their arguments in a row."""
         return cpu_launcher.builtins(text, names, values)
+
+    def product(self, x: Any, y: Any, out: Any) -> bool:
+        """out[...] = x @ y on the pool's threads; False where that is left to NumPy."""
+        return cpu_blas.product(x, y, out)
 
     def needs_block(self, function: Function) -> bool:
         """Whether the code depends on the launch's block."""
