@@ -708,8 +708,8 @@ class Configured:
 
     def __call__(self, *arguments: Any, **named: Any) -> None:
         state, launcher = self._direct
-        if state is (settings.local.get() or settings.base):
-            launcher(*arguments, **named)
+        if not named and state is (settings.local.get() or settings.base):
+            launcher(*arguments)
             return
         try:
             self.general(*arguments, **named)

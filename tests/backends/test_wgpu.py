@@ -3,6 +3,7 @@
 Run where RUDA_TEST_DEVICES names wgpu; then a missing adapter is an error.
 """
 
+import math
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import ruda
+from ruda import float32
 from ruda.errors import (
     DeviceNotFoundError,
     KernelAssertionError,
@@ -328,3 +330,37 @@ def test_widened_integers_compare_rightly(wgpu):
     shifts_and_compares[1, 32](v, s, shifted, less)
     assert shifted.tolist() == [16, 2 << 20, 3 << 7, 0]
     assert less.tolist() == [1, 1, 1, 0]
+
+
+@ruda.jit
+def signed(a, out):
+    i = ruda.grid(1)
+    if i < out.size:
+        out[i] = math.copysign(float32(1), a) if a == a else float32(9)
+
+
+@ruda.jit
+def plus(k, x):
+    i = ruda.grid(1)
+    if i < x.size:
+        x[i] += k
+
+
+@on_wgpu
+def test_launches_by_turns_have_their_own_numbers():
+    """Those that were made before are found again: by the sign of a zero, and NaN, too."""
+    with ruda.config(device="wgpu"):
+        out = ruda.to_device(np.zeros(3, np.float32))
+        x, y = (ruda.to_device(np.zeros(5, np.int32)) for _ in range(2))
+        for _ in range(3):
+            for a, found in ((0.0, 1), (-0.0, -1), (float("nan"), 9), (2.0, 1), (-math.inf, -1)):
+                signed[1, 32](a, out)
+                plus[1, 32](1, x)
+                plus[1, 32](100, x)
+                plus[1, 32](3, y)
+                assert (out.copy_to_host() == found).all(), a
+        for _ in range(700):  # more than a batch holds
+            plus[1, 32](1, x)
+            plus[1, 32](3, y)
+        assert (x.copy_to_host() == 15 * 101 + 700).all()
+        assert (y.copy_to_host() == 15 * 3 + 700 * 3).all()

@@ -27,7 +27,7 @@ from ruda.settings import settings
 
 MAX_GROUPS = 64  # bind groups that a pipeline keeps
 MAX_PLANS = 128  # plans that a launcher keeps
-ALIGN = 256  # of a binding's offset in its buffer
+ALIGN = SLOT = 256  # of a binding's offset in its buffer
 WEAK = {"weak_int": int, "weak_float": float, "weak_complex": complex}
 Guards = Sequence[tuple[Any, Any, Any]]
 
@@ -56,6 +56,12 @@ class Plan:
     block: bytes
     counts: tuple[int, int, int]
     guarded: bool  # whether its loops are watched (see `Queue.settle`)
+    slots: int = 0  # of the ring that the block takes
+    batch: Any = None  # in which the block was last written to the ring
+    at: int = 0  # and where
+
+    def __post_init__(self) -> None:
+        self.slots = -(-len(self.block) // SLOT)
 
 
 _local = threading.local()
@@ -157,9 +163,13 @@ def _fast(
             # A freed array has no pointer any more: asking for it says so.
             tests.append(f"plan.arrays[{len(tests)}]() is a{k} and a{k}.pointer")
         elif p.dtype.name in ("weak_int", "weak_float"):
-            # Equal floats may differ in the sign of zero, so the key is their digits.
-            kind, text = {"weak_int": ("int", ""), "weak_float": ("float", ".hex()")}[p.dtype.name]
-            parts.append(f"(a{k}{text} if type(a{k}) is {kind} else missing)")
+            # Zeros are equal and may differ in the sign: their key is the digits. NaN is not equal
+            # to itself.
+            kind, text = {
+                "weak_int": ("int", "{0}"),
+                "weak_float": ("float", "(({0} or {0}.hex()) if {0} == {0} else 'nan')"),
+            }[p.dtype.name]
+            parts.append(f"({text.format(f'a{k}')} if type(a{k}) is {kind} else missing)")
         elif p.dtype.kind == "bool":
             parts.append(f"(a{k} if type(a{k}) is bool else missing)")
         else:

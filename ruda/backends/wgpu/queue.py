@@ -57,6 +57,7 @@ class Queue:
         except Exception as error:
             raise DeviceError(f"{self.name} gives no device: {_first_line(error)}") from error
         self.native = Native(self.device)
+        self.library = self.native.library
         self.offset = self.native.ffi.new("uint32_t[1]")
         self.lock = threading.RLock()
         self.process = os.getpid()
@@ -78,8 +79,8 @@ class Queue:
         self.encoder: Any = None  # the open one, and its open pass
         self.compute: Any = None
         self.pipeline: Any = None  # what the pass has
-        self.group: Any = None
-        self.block: bytes | None = None  # the last parameter block, in the last slot
+        self.plan: Any = None  # the last one that was recorded in it
+        self.batch = object()  # whose parameter blocks are in the slots
         self.dispatches = self.slot = 0
         self.submits = self.pending = 0
         # Launches since the device was last waited for; the last `dispatches` are the open batch.
@@ -180,32 +181,32 @@ class Queue:
 
     def record(self, plan: Any, asked: tuple[str, Any, int]) -> None:
         """Record a dispatch with its parameter block; `asked` is what errors call it."""
-        block, library = plan.block, self.native.library
+        library = self.library
         with self.lock:
-            slots = -(-len(block) // SLOT)
-            if self.slot + slots > SLOTS or self.dispatches >= BATCH:
+            if self.dispatches >= BATCH or self.slot + plan.slots > SLOTS:
                 self.flush()
             if self.compute is None:
                 self.begin()
             compute = self.compute
-            if self.pipeline is not plan.pipeline:
-                library.wgpuComputePassEncoderSetPipeline(compute, plan.pipeline._internal)
-                self.pipeline = plan.pipeline
-            if self.block is not block:
-                at = self.slot * SLOT
-                self.blocks[at : at + len(block)] = block
-                self.slot += slots
-                self.block, self.group, self.offset[0] = block, None, at
-            if self.group is not plan.group:
-                group = self.group = plan.group
+            if self.plan is not plan:
+                if plan.batch is not self.batch:
+                    plan.batch, plan.at = self.batch, self.slot * SLOT
+                    self.blocks[plan.at : plan.at + len(plan.block)] = plan.block
+                    self.slot += plan.slots
+                if self.pipeline is not plan.pipeline:
+                    library.wgpuComputePassEncoderSetPipeline(compute, plan.pipeline._internal)
+                    self.pipeline = plan.pipeline
+                self.offset[0] = plan.at
                 library.wgpuComputePassEncoderSetBindGroup(
-                    compute, 0, group._internal, 1, self.offset
+                    compute, 0, plan.group._internal, 1, self.offset
                 )
-            library.wgpuComputePassEncoderDispatchWorkgroups(compute, *plan.counts)
+                self.plan = plan
+                if plan.guarded:
+                    self.watching = True
+            x, y, z = plan.counts
+            library.wgpuComputePassEncoderDispatchWorkgroups(compute, x, y, z)
             self.dispatches += 1
             self.recent.append(asked)
-            if plan.guarded:
-                self.watching = True
 
     @functools.cached_property
     def clock(self) -> Clock | None:
@@ -220,13 +221,13 @@ class Queue:
         if self.encoder is None:
             self.encoder = self.guarded(self.native.encoder)
         self.compute = self.native.begin(self.encoder, writes)
-        self.pipeline = self.group = self.block = None
+        self.pipeline = self.plan = None
 
     def end_pass(self) -> None:
         """Let the next dispatch begin a pass of its own."""
         if self.compute is not None:
             self.native.end(self.compute)
-            self.compute = self.pipeline = self.group = self.block = None
+            self.compute = self.pipeline = self.plan = None
 
     def flush(self) -> None:
         """Submit what is recorded."""
@@ -239,7 +240,7 @@ class Queue:
             self.end_pass()
             encoder, used = self.encoder, self.slot * SLOT
             batch, self.encoder = self.dispatches, None
-            self.slot = self.dispatches = 0
+            self.batch, self.slot, self.dispatches = object(), 0, 0
             try:
                 commands = self.native.finish(encoder)
             except adapters.runtime().GPUError as error:
