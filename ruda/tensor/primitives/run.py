@@ -84,8 +84,10 @@ def launch(name: str, device: str, kernel: Any, grid: Any, block: int, *argument
         if run is not None:
             run([a for a in arguments if type(a) is DeviceArray])
             return
+    if not (memory.on_host(device) and device == backends.current()):  # NumPy's arrays go there
+        arguments = tuple([mapped(a, backend, device) for a in arguments])
     try:
-        kernel[grid, block](*(mapped(a, backend, device) for a in arguments))
+        kernel[grid, block](*arguments)
     except NotImplementedError as error:
         raise DeviceError(f"`{name}` on {device}: {error}") from None
     if form is not None and form not in _bound[1] and ... not in form:
