@@ -762,20 +762,33 @@ def _matmul(x1: Any, x2: Any, /) -> Any:
 def _matmul_gradient(
     options: Any, g: Tensor, out: Tensor, x: Tensor, y: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
-    """g y^H and x^H g; of vectors as matrices of one row or column. None of what nobody wants."""
+    """g y^H and x^H g; of vectors as matrices of one row or column. None of what nobody wants.
+
+    Each lies in memory as what it is the gradient of: that of a weight whose transpose was taken
+    needs no copy to be the weight's.
+    """
     a = x[None, :] if x.ndim == 1 else x
     b = y[:, None] if y.ndim == 1 else y
     if x.ndim == 1:
         g = expand_dims(g, -1 if y.ndim == 1 else -2)
     if y.ndim == 1:
         g = expand_dims(g, -1)
-    left = None if x._history is None else g @ conjugate(b.mT)
-    right = None if y._history is None else conjugate(a.mT) @ g
+    left = right = None
+    if x._history is not None:
+        left = (conjugate(b) @ g.mT).mT if is_turned(a) else g @ conjugate(b.mT)
+    if y._history is not None:
+        right = (g.mT @ conjugate(a)).mT if is_turned(b) else conjugate(a.mT) @ g
     if x.ndim == 1 and left is not None:
         left = left[..., 0, :]
     if y.ndim == 1 and right is not None:
         right = right[..., :, 0]
     return left, right
+
+
+def is_turned(x: Tensor) -> bool:
+    """Whether the columns of matrices lie together, not the rows."""
+    by_row, by_column = x._seen().strides[-2:]
+    return by_row < by_column
 
 
 def conjugate(x: Tensor) -> Tensor:
