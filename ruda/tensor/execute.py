@@ -246,8 +246,10 @@ def by_kernel(step: Kernel) -> bool:
     group = step.group
     if settings.fusion == "verify":
         return group not in _refused and step.size > 0
-    if settings.fusion == "0" or settings.deterministic or step.size < SMALL or group in _refused:
+    if settings.fusion == "0" or settings.deterministic or group in _refused:
         return False
+    if step.size < SMALL:
+        return step.repeats and step.size > 0
     count = _seen[group] = _seen.get(group, 0) + 1
     return count > 1 or step.size >= LARGE
 

@@ -108,6 +108,7 @@ class Kernel:
     run_finish: Callable[..., None] | None = None
     bound: Callable[..., None] | None = None  # takes results, values and numbers: see `launch`
     direct: Callable[..., None] | None = None  # takes what a kernel without parts does
+    repeats: bool = False  # it runs again and again: a kernel is worth while however small it is
 
 
 class Look(NamedTuple):

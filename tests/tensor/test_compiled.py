@@ -6,7 +6,7 @@ import pytest
 import ruda
 from ruda import nn
 from ruda.errors import CompileError, GradientError
-from ruda.tensor import execute
+from ruda.tensor import compiled, execute
 from ruda.tensor.grad import flatten
 
 
@@ -327,3 +327,51 @@ def test_products_are_only_those_that_gradients_need(rng):
     (recorded,) = slope.recorded.values()
     made = [shape for s in recorded.steps if hasattr(s, "function") for _, shape, _ in s.results]
     assert made == [(8, 6), (15, 6)]
+
+
+def test_small_work_that_is_replayed_often_has_kernels(rng):
+    @ruda.compile
+    def shares(x):
+        x = ruda.exp(x - ruda.max(x, axis=-1, keepdims=True))
+        return x / ruda.sum(x, axis=-1, keepdims=True)
+
+    a = rng.normal(size=(6, 5)).astype("f4")
+    wanted = np.exp(a) / np.exp(a).sum(-1, keepdims=True)
+    for k in range(compiled.OFTEN + 4):
+        np.testing.assert_allclose(shares(ruda.asarray(a)).numpy(), wanted, rtol=1e-5)
+        (kernels,) = [p.kernels for r in shares.recorded.values() for p in r.plans]
+        execute.wait()
+        if k < compiled.OFTEN:
+            assert not any(s.run for s in kernels)
+    assert all(s.run for s in kernels)
+    nothing = ruda.compile(lambda x: x * 2.0 + 1.0)
+    for _ in range(compiled.OFTEN + 4):
+        assert nothing(ruda.zeros((0, 3))).shape == (0, 3)
+
+
+@pytest.mark.parametrize("turned", [(False, True), (True, False), (True, True), (False, False)])
+def test_gradients_lie_as_what_they_are_of(turned, monkeypatch, rng):
+    """Those of a transposed weight are given back without a copy; also of many matrices."""
+    copies, duplicate = [], compiled.duplicate
+    monkeypatch.setattr(compiled, "duplicate", lambda *a: (copies.append(1), duplicate(*a))[1])
+    for lead in ((), (2,)):
+        x, y = rng.normal(size=(*lead, 3, 4)).astype("f4"), rng.normal(size=(*lead, 4, 5))
+        x, y = (a.astype("f4") for a in (x, y))
+        given = [a.mT if turn else a for a, turn in zip((x, y), turned, strict=True)]
+
+        @ruda.compile
+        def slopes(x, y):
+            def f(x, y):
+                left, right = (a.mT if turn else a for a, turn in zip((x, y), turned, strict=True))
+                return ruda.sum(ruda.square(left @ right))
+
+            return ruda.grad(f, argnums=(0, 1))(x, y)
+
+        for _ in range(2):
+            found = slopes(*(ruda.asarray(np.ascontiguousarray(a)) for a in given))
+            g = 2 * (x @ y)
+            for a, wanted, turn in zip(found, (g @ y.mT, x.mT @ g), turned, strict=True):
+                np.testing.assert_allclose(
+                    a.numpy(), wanted.mT if turn else wanted, rtol=1e-4, atol=1e-5
+                )
+    assert not copies
