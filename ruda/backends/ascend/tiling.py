@@ -36,6 +36,7 @@ from ruda.backends.ascend.vector.lanes import Translator
 from ruda.backends.ascend.vector.program import CopyIn, CopyOut, Nest, Program, Refused, all_items
 from ruda.backends.ascend.vector.reads import count_reads, is_shifted, reads
 from ruda.backends.ascend.vector.refusals import refuse
+from ruda.backends.ascend.vector.rounds import Rounds, as_one_loop
 from ruda.backends.ascend.vector.scalar import definitions, in_software
 from ruda.backends.ascend.vector.tables import BYTES
 from ruda.backends.ascend.vector.tiles import Tiles
@@ -102,7 +103,10 @@ def emit(function: Function, target: Mapping[str, Any], scalar: bool = False) ->
     function, sites = lower_reports(function, barriers=True)
     lowered = lower(function)
     emitter = VectorEmitter(function, lowered, sites, target, scalar)
-    found = emitter.source()
+    try:
+        found = emitter.source()
+    except TooNarrow:
+        return VectorEmitter(function, lowered, sites, target, scalar, "none", False).source()
     lengths = [n for n in emitter.row_lengths if n is not None]
     if not lengths or len(lengths) < len(emitter.row_lengths):
         return found
@@ -111,6 +115,10 @@ def emit(function: Function, target: Mapping[str, Any], scalar: bool = False) ->
     if not fits:
         again.row_lengths, again.row_limit = emitter.row_lengths, int(found.options["tile"])
     return again.source()
+
+
+class TooNarrow(Exception):
+    """A tile would be shorter than a round of the block."""
 
 
 @dataclass(frozen=True)
@@ -126,9 +134,9 @@ class VectorEmitter(Tiles):
 
     def __init__(
         self, original: Function, function: Function, sites: tuple[Site, ...],
-        target: Mapping[str, Any], scalar: bool, rows_kept: str = "both",
+        target: Mapping[str, Any], scalar: bool, rows_kept: str = "both", long_tiles: bool = True,
     ) -> None:  # fmt: skip
-        self.scalar_only = scalar
+        self.scalar_only, self.long_tiles, self.least_tile = scalar, long_tiles, 1
         self.rows_kept = rows_kept  # "none", "only", or "both" where their length decides
         self.row_copies: dict[str, list[int]] = {}
         self.row_lengths: list[int | None] = []
@@ -284,9 +292,11 @@ class VectorEmitter(Tiles):
                 f"({sizes}); an Ascend 910B has {UNIFIED_BUFFER}",
                 self.function.place,
             )
+        if found < self.least_tile:
+            raise TooNarrow
         if self.extents and all(e is not None for e in self.extents):
             longest = max(e for e in self.extents if e is not None)
-            found = min(found, -(-longest // 128) * 128)
+            found = max(min(found, -(-longest // 128) * 128), self.least_tile)
         return found
 
     def setup(self, tile: int, used: Collection[str]) -> list[str]:
@@ -428,11 +438,24 @@ class VectorEmitter(Tiles):
         loops, body = self.nest(s)
         if loops:
             return self.parallel(loops, body, depth)
-        if s.variable not in self.distributed:
-            plan = self.plan(s, parallel=False)
+        rounds = self.rounds_of(s)
+        if isinstance(rounds, str):
+            self.note(s, f"rounds of the block go one by one: {rounds}")
+        elif s.variable not in self.distributed:
+            plan = self.plan(s if rounds is None else rounds.loop, parallel=False, rounds=rounds)
             if plan is not None:
                 return self.tiles(plan, depth, shared=False)
         self.scalar_loop(s, depth)
+
+    def rounds_of(self, s: For) -> Rounds | str | None:
+        """Rounds of the block as one loop; why not; None for another kind of loop."""
+        if self.scalar_only:
+            return None
+        found = as_one_loop(s, lambda a: a.name in self.local_tensors)
+        return "the unified buffer is full" if found and not self.long_tiles else found
+
+    def note(self, s: For, text: str) -> None:
+        self.notes.append(Note(s.place.line, text))
 
     def nest(self, s: For) -> tuple[list[For], Body]:
         """Loops over threads or the grid, one in the other; the body of the innermost."""
@@ -514,11 +537,14 @@ class VectorEmitter(Tiles):
 
     # ---- loops of the vector unit
 
-    def plan(self, s: For, parallel: bool) -> Plan | None:
-        plan = self.planned(s, parallel, lambda translator: translator.run())
+    def plan(self, s: For, parallel: bool, rounds: Rounds | None = None) -> Plan | None:
+        plan = self.planned(s, parallel, lambda translator: translator.run(), rounds)
         if isinstance(plan, Refused):
             line = (plan.place if plan.place.line else s.place).line
-            self.notes.append(Note(line, f"`{s.variable.name}` is not a lane: {plan.why}"))
+            what = f"`{s.variable.name}` is not a lane"
+            if rounds is not None:
+                what = "rounds of the block go one by one"
+            self.notes.append(Note(line, f"{what}: {plan.why}"))
             return None
         if plan is not None:
             count_copies(plan.program, self.copies)
@@ -526,8 +552,9 @@ class VectorEmitter(Tiles):
         return plan
 
     def planned(
-        self, s: For, parallel: bool, run: Callable[[Translator], Program]
-    ) -> Plan | Refused | None:
+        self, s: For, parallel: bool, run: Callable[[Translator], Program],
+        of: Rounds | None = None,
+    ) -> Plan | Refused | None:  # fmt: skip
         if self.scalar_only:
             return None
         if any(isinstance(e, Op) and e.name in CHECKS for e in ir.all_expressions(s.body)):
@@ -538,14 +565,18 @@ class VectorEmitter(Tiles):
             rounds = self.rounds(s)
             if not parallel and rounds is not None and rounds < SMALL_LOOP:
                 raise Refused(f"it has {rounds} rounds only", s.place)
-            program = run(Translator(self, s, parallel, at))
+            program = run(Translator(self, s, parallel, at, of))
+            if program.checks and of is not None:  # what a tile leaves begins with a round
+                program.every = of.width
             plan = places(s, program, at, self.tile_name)
+            plan.original = None if of is None else of.original
         except Refused as refused:
             del self.names[f"own {at}"]
             return refused
         finally:
             self.place = place
         self.extents.append(rounds)
+        self.least_tile = max(self.least_tile, program.every)
         self.pools.need(plan.pools)
         self.vector_loops += 1
         self.stages |= bool(program.checks)

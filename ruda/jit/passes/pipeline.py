@@ -17,6 +17,7 @@ from ruda.jit.passes.guards import hoist_guards
 from ruda.jit.passes.indices import expand, simplify
 from ruda.jit.passes.jumps import structure_jumps
 from ruda.jit.passes.names import Names
+from ruda.jit.passes.once import compute_once
 from ruda.jit.passes.phases import count_in_words, has_phases, split_phases
 from ruda.jit.passes.polls import poll_loops
 from ruda.jit.passes.predicate import predicate
@@ -52,7 +53,7 @@ def spread_plainly(function: Function) -> Function:
     function = structure_jumps(function)
     if is_flat(function):
         return flatten(function)
-    function = share_rounds(expand(function), several=False)
+    function = share_rounds(compute_once(expand(function)), several=False)
     return loop_over_blocks(split_barriers(function, jams=False))
 
 

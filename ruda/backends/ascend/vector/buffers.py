@@ -82,6 +82,7 @@ class Plan:
     places: dict[Register, str]
     queues: dict[Any, str]  # CopyIn, CopyOut -> queue
     bound: dict[Register, CopyOut]  # vectors that are made where they are copied out from
+    original: For | None = None  # what the loop was made of, if that are rounds of a block
 
 
 def places(s: For, program: Program, at: str, tile_name: Callable[[Array], str]) -> Plan:

@@ -36,7 +36,18 @@ from ruda.backends.ascend.vector.program import (
     moved,
     uses,
 )
-from ruda.backends.ascend.vector.tables import BYTES, FLOATS, HELD, INTEGERS, MEMORY, ORDER, SUMS
+from ruda.backends.ascend.vector.rounds import Rounds
+from ruda.backends.ascend.vector.tables import (
+    BYTES,
+    FLOATS,
+    HELD,
+    INTEGERS,
+    MEMORY,
+    NOTHING,
+    ORDER,
+    SUMS,
+    TWO,
+)
 from ruda.errors import Place
 from ruda.jit import ir
 from ruda.jit.emit_python import bare
@@ -69,9 +80,13 @@ if TYPE_CHECKING:
 class Translator(Axis):
     """Runs the body of one loop symbolically; `run` gives its program."""
 
-    def __init__(self, emitter: VectorEmitter, loop: For, parallel: bool, at: str) -> None:
+    def __init__(
+        self, emitter: VectorEmitter, loop: For, parallel: bool, at: str,
+        rounds: Rounds | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(loop, emitter.function.fastmath)
         self.emitter, self.parallel, self.at = emitter, parallel, at
+        self.rounds, self.every = rounds, 1
         self.mask: Lanes | None = None
         self.values: dict[Variable, Value] = {}
         self.known: dict[Any, Value] = {}  # element -> its value now
@@ -148,7 +163,7 @@ class Translator(Axis):
             items = contracted(items)
         return Program(items, self.checks, self.padded, self.counts is not None,
                        self.reduces, self.local, self.wide,
-                       sorted(self.scalars, key=lambda v: v.name))  # fmt: skip
+                       sorted(self.scalars, key=lambda v: v.name), self.every)  # fmt: skip
 
     # ---- what differs between lanes
 
@@ -190,7 +205,8 @@ class Translator(Axis):
         if carried:
             names = ", ".join(f"`{v.name}`" for v in sorted(carried, key=lambda v: v.name))
             raise self.refuse(f"{names} goes from one round to the next")
-        outside = self.emitter.reads_outside(self.loop, self.parallel)
+        whole = self.loop if self.rounds is None else self.rounds.original
+        outside = self.emitter.reads_outside(whole, self.parallel)
         for v in self.assigned - set(self.reductions) - {self.loop.variable}:
             if v in outside:
                 raise self.refuse(f"`{v.name}` is read after the loop")
@@ -558,7 +574,32 @@ class Translator(Axis):
         self.emit(Line("WaitFlag<HardEvent::S_V>(EVENT_ID0);"))
 
     def atomic(self, s: ir.Atomic) -> None:
-        raise self.refuse("an atomic operation in it goes element by element")
+        if self.rounds is None or s.array.name not in self.emitter.local_tensors:
+            raise self.refuse("an atomic operation in it goes element by element")
+        self.take_up(s, self.rounds.width)
+
+    def take_up(self, s: ir.Atomic, width: int) -> None:
+        """Slots of a block's threads take up a tile: one piece of all threads after the other, so
+        that each thread has its elements in order."""
+        a, kind = s.array, self.kind(s.array.dtype)  # type: ignore[arg-type]
+        if kind not in NOTHING or width * BYTES[MEMORY[kind]] % 32 or width != a.shape[-1]:  # type: ignore[index]
+            raise self.refuse(f"vectors of {width} {a.dtype} do not begin at 32 bytes")
+        if kind == "u32" and s.op in ("min", "max"):
+            raise self.refuse(f"dav-2201 has no vector {s.op} on uint32")
+        x = self.in_lanes(self.value(s.operands[0]), kind)
+        if self.mask is not None:
+            nothing = Uniform(NOTHING[kind][s.op], "f32" if kind in FLOATS else "i32")
+            x = self.lanes(self.select(self.mask, x, nothing, kind))
+        texts = [bare(self.emitter.text(i)) for i in s.indices]
+        at = bare(self.emitter.linear(a, [*texts, "0"])) if texts else "0"
+        slots, part = self.emitter.local_tensor(a, MEMORY[kind]), self.emitter.own("part")
+        slots = slots if at == "0" else f"{slots}[{at}]"
+        text = (f"{TWO[s.op]}({slots}, {slots}, {{0}}[{part}], "
+                f"int32_t(ruda::least({width}, count - {part})));")  # fmt: skip
+        head = f"for (int32_t {part} = 0; {part} < count; {part} += {width}) {{"
+        self.local, self.every = True, width
+        taken = Instruction(text, None, (x.register,), exact=True, place=self.place)
+        self.emit(Nest(head, [taken]))
 
     # ---- branches that differ between lanes
 

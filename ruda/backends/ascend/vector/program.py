@@ -147,6 +147,7 @@ class Program:
     local: bool  # arrays of the block are touched
     wide: int  # elements that comparisons take at once
     scalars: list[Variable]  # of the scalar unit, of the tile alone
+    every: int = 1  # a tile is so many elements, or a multiple
 
 
 def uses(item: Any) -> set[Register]:

@@ -71,7 +71,7 @@ RUDA_FUNCTION real64 lgamma(real64 x) {
 # What a text of ours is called, or AscendC: names of the user's are changed.
 OWN = re.compile(
     r"[A-Z]\w*|EVENT_ID\d|pipe(_\w*)?|stage|reports|count|lanes|row\d*|numbers|work|result|dynamic_ub|end\d*|at\d*"
-    r"|tile\d*|(in|out|[fhiscuglm])\d+|\w+_(gm|ub|tile\d*|[fhiscugl])|bfloat16_t|events"
+    r"|part\d*|tile\d*|(in|out|[fhiscuglm])\d+|\w+_(gm|ub|tile\d*|[fhiscugl])|bfloat16_t|events"
 )
 
 

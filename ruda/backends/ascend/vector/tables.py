@@ -30,6 +30,11 @@ TWO = {"add": "Add", "sub": "Sub", "mul": "Mul", "min": "Min", "max": "Max", "tr
 ONE = {"sqrt": "Sqrt", "exp": "Exp", "log": "Ln", "abs": "Abs"}
 ROUNDING = {"floor": "FLOOR", "ceil": "CEIL", "trunc": "TRUNC", "rint": "RINT"}
 SUMS = {"add": "ReduceSum", "max": "ReduceMax", "min": "ReduceMin"}
+_INTEGERS = {"add": "0", "sub": "0", "mul": "1", "max": "(-2147483647 - 1)", "min": "2147483647"}
+_FLOATS = {"add": "-0.0f", "sub": "0.0f", "mul": "1.0f", "max": "-ruda::bits<float>(0x7f800000u)",
+           "min": "ruda::bits<float>(0x7f800000u)"}  # fmt: skip
+# What a sum, product or extreme does not change by.
+NOTHING = {"f32": _FLOATS, "f16": _FLOATS, "i32": _INTEGERS, "u32": _INTEGERS}
 
 # (tanh(x) - x) / x**3 in x**2 on [0, 0.65], fitted for the relative error of tanh; highest power
 # first.

@@ -21,6 +21,11 @@ from ruda.backends.ascend.vector.scalar import ScalarUnit
 from ruda.jit.emit_python import bare
 
 
+def whole_rounds(every: int) -> str:
+    """The length of a tile of so many elements, or a multiple."""
+    return "TILE" if 128 % every == 0 else f"TILE / {every} * {every}"
+
+
 class Tiles(ScalarUnit):
     """Text of planned loops."""
 
@@ -38,7 +43,7 @@ class Tiles(ScalarUnit):
         if not stop.isidentifier() and not stop.isdigit():
             end = self.own("end")
             self.line(depth, f"const int64_t {end} = {stop};")
-        step, first = "TILE", start
+        step, first = whole_rounds(p.every), start
         if shared:
             step = self.own("tile")
             extent = end if start == "0" else f"{end} - {start}"
@@ -98,10 +103,12 @@ class Tiles(ScalarUnit):
             self.line(depth + 1, "PipeBarrier<PIPE_ALL>();")
         name, held = self.name(s.variable.name), self.held(s.variable.dtype)
         self.declared.add(s.variable)
-        at = plan.at
-        self.line(depth + 1, f"for ({held} {name} = {at}; {name} < {at} + count; ++{name}) {{")
+        at, body, change = plan.at, s.body, f"++{name}"
+        if plan.original is not None:
+            body, change = plan.original.body, f"{name} += {bare(self.text(plan.original.step))}"
+        self.line(depth + 1, f"for ({held} {name} = {at}; {name} < {at} + count; {change}) {{")
         before, self.scalar_only = self.scalar_only, True
-        self.body(s.body, depth + 2)
+        self.body(body, depth + 2)
         self.scalar_only = before
         self.line(depth + 1, "}")
         if plan.program.local or self.function.arrays:
