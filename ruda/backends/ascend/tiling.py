@@ -31,7 +31,14 @@ from ruda.backends.ascend.emit import (
     nbytes,
 )  # fmt: skip
 from ruda.backends.ascend.formulas import Term
-from ruda.backends.ascend.vector.buffers import PREFIX, UNIFIED_BUFFER, Plan, Pools, places
+from ruda.backends.ascend.vector.buffers import (
+    PREFIX,
+    UNIFIED_BUFFER,
+    Plan,
+    Pools,
+    Taken,
+    places,
+)
 from ruda.backends.ascend.vector.lanes import Translator
 from ruda.backends.ascend.vector.program import CopyIn, CopyOut, Nest, Program, Refused, all_items
 from ruda.backends.ascend.vector.reads import count_reads, is_shifted, reads
@@ -155,6 +162,7 @@ class VectorEmitter(Tiles):
         self.stages = False
         self.alias_safe = True
         self.nest_variables: list[Variable] = []
+        self.taken = Taken()  # by a row that stays, beside which something else is done
         self.users = {s.variable for s in ir.statements(original.body) if isinstance(s, For)}
         self.original_arrays = {a.name for a in original.arrays}
         self.distributed: set[Variable] = set()
@@ -213,7 +221,7 @@ class VectorEmitter(Tiles):
         if self.sites:
             self.place = NOWHERE
             self.line(1, "reports.close();")
-        body, numbers = without_unread(self.lines, self.numbers)
+        body, numbers = without_repeats(*without_unread(self.lines, self.numbers))
         tile = self.tile()
         own = "\n".join(self.functions.values())
         called = definitions("\n".join([own, *body]))
@@ -568,7 +576,7 @@ class VectorEmitter(Tiles):
             program = run(Translator(self, s, parallel, at, of))
             if program.checks and of is not None:  # what a tile leaves begins with a round
                 program.every = of.width
-            plan = places(s, program, at, self.tile_name)
+            plan = places(s, program, at, self.tile_name, self.taken)
             plan.original = None if of is None else of.original
         except Refused as refused:
             del self.names[f"own {at}"]
@@ -593,38 +601,60 @@ class VectorEmitter(Tiles):
         super().statements(body[:first], depth)
         self.declare_before(group, depth)
         alone = stores_of(group) == stores_of(self.function.body) and not self.function.arrays
+        declared = set(self.declared)
+        copies, self.copies = self.copies, self.row_copies
         with self.row_tile(plan, depth, alone, otherwise=self.rows_kept == "both"):
+            self.declared, self.copies = set(declared), copies
             if self.rows_kept == "both":
                 super().statements(group, depth + 1)
+        self.declared = declared
         super().statements(body[last:], depth)
 
+    def between(self, taken: Taken, s: Statement, depth: int) -> None:
+        kept, self.rows_kept, self.taken = self.rows_kept, "none", taken
+        self.statements((s,), depth)
+        self.rows_kept, self.taken = kept, Taken()
+
     def row(self, body: Body) -> tuple[int, int, Plan] | None:
-        """Loops over one range with nothing but assignments between them, and their plan."""
+        """Loops over one range and what may be between them, and their plan."""
         for first, s in enumerate(body):
             if not isinstance(s, For) or self.is_parallel(s) or s.variable in self.distributed:
                 continue
-            last = first + 1
-            for k in range(first + 1, len(body)):
-                match body[k]:
-                    case For(start=start, stop=stop) as other if (start, stop) == (
-                        s.start,
-                        s.stop,
-                    ) and not self.is_parallel(other):
-                        last = k + 1
-                    case Assign(variable) if variable not in reads(s.start) | reads(s.stop):
-                        pass
-                    case _:
-                        break
-            group = body[first:last]
-            if sum(isinstance(x, For) for x in group) < 2:
+            rounds = self.rounds_of(s)
+            if isinstance(rounds, str):
                 continue
-            plan = self.planned(s, False, partial(row_program, group))
+            found = {} if rounds is None else {id(s): rounds}
+            limits = reads(s.start) | reads(s.stop)
+            last, number = first + 1, 1
+            for k in range(first + 1, len(body)):
+                other = body[k]
+                if (
+                    isinstance(other, For) and not self.is_parallel(other)
+                    and (s.start, s.stop, s.step) == (other.start, other.stop, other.step)
+                ):  # fmt: skip
+                    again = self.rounds_of(other)
+                    if isinstance(again, Rounds) and rounds is not None:
+                        found[id(other)] = again
+                        last, number = k + 1, number + 1
+                        continue
+                    if rounds is None and again is None:
+                        last, number = k + 1, number + 1
+                        continue
+                if {v for i in ir.statements((other,)) for v in ir.written(i)} & limits:
+                    break
+                if not (isinstance(other, Assign) or (found and may_be_between(other))):
+                    break
+            if number < 2:
+                continue
+            group = body[first:last]
+            loop = s if rounds is None else rounds.loop
+            plan = self.planned(loop, False, partial(row_program, group, found))
             if isinstance(plan, Refused):
                 line = (plan.place if plan.place.line else s.place).line
                 self.notes.append(Note(line, f"rows do not stay: {plan.why}"))
             elif plan is not None:
                 count_copies(plan.program, self.row_copies)
-                self.row_lengths.append(self.rounds(s))
+                self.row_lengths.append(None if found else self.rounds(s))
                 return first, last, plan
         return None
 
@@ -750,6 +780,18 @@ def without_unread(lines: list[str], numbers: list[int]) -> tuple[list[str], lis
     return [lines[k] for k in kept], [numbers[k] for k in kept]
 
 
+def without_repeats(lines: list[str], numbers: list[int]) -> tuple[list[str], list[int]]:
+    """A body without a barrier of all pipes right after another one."""
+    kept, before = [], ""
+    for k, text in enumerate(lines):
+        code = text.strip()
+        if code == before == "PipeBarrier<PIPE_ALL>();":
+            continue
+        kept.append(k)
+        before = before if code.startswith("//") else code
+    return [lines[k] for k in kept], [numbers[k] for k in kept]
+
+
 def whole_axis(s: For) -> bool:
     return isinstance(s.stop, Special) and s.stop.name in ("globalDim", "last")
 
@@ -783,5 +825,11 @@ def stores_of(body: Body) -> int:
     return sum(isinstance(s, (Store, Atomic)) for s in ir.statements(body))
 
 
-def row_program(group: Body, translator: Translator) -> Program:
-    return translator.run_row(group)
+def row_program(group: Body, rounds: Mapping[int, Rounds], translator: Translator) -> Program:
+    return translator.run_row(group, rounds)
+
+
+def may_be_between(s: Statement) -> bool:
+    """Whether a statement comes back, so that a row may stay beside it."""
+    leaves = (ir.Return, ir.Break, ir.Continue, ir.Barrier)
+    return not any(isinstance(i, leaves) for i in ir.statements((s,)))

@@ -140,7 +140,7 @@ class _Marker:
         match s:
             case Barrier(scope="block" | "grid"):
                 return s, frozenset()
-            case Assign(variable, value) if self.is_loaded_by_all(value, stored):
+            case Assign(value=value) if self.is_loaded_by_all(value, stored):
                 self.found = True
                 promised = Op("uniform", (value,), value.dtype, place=value.place)
                 return replace(s, value=promised), stored

@@ -85,12 +85,12 @@ def on(device, kernel, grid, block, *arguments):
         kernel[grid, block](*arguments)
 
 
-def same(kernel, grid, block, inputs, output, rtol=0.0):
+def same(kernel, grid, block, inputs, output, rtol=0.0, atol=0.0):
     """What the twin gives is what `sim` gives."""
     found, wanted = output.copy(), output.copy()
     on(DEVICE, kernel, grid, block, *inputs, found)
     on("sim", kernel, grid, block, *inputs, wanted)
-    np.testing.assert_allclose(found, wanted, rtol)
+    np.testing.assert_allclose(found, wanted, rtol, atol)
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f2", "i4"])
@@ -118,9 +118,105 @@ def test_softmax(n, dtype, rng):
     same(softmax, 3, 64, (x,), np.zeros_like(x), 2e-6 if dtype == "f4" else 1e-3)
 
 
-def test_each_element_of_a_row_is_read_once(rng):
-    x, out = draw(rng, (50, 1000), "f4"), np.zeros(50, "f4")
-    for kernel in (row_sum,):
-        found, _ = counts(kernel, ("f32[:, :]", "f32[:]"), 50, 64, x, out)
-        assert (found["bytes_in"], found["bytes_out"]) == (x.nbytes, out.nbytes)
-        assert found["global_reads"] == 0
+@ruda.jit
+def layer_norm(x, weight, bias, out):
+    """Two sums at a time; the reductions go over threads in another way."""
+    sums = ruda.shared.array((2, 64), ruda.float32)
+    row, t, n = ruda.blockIdx.x, ruda.threadIdx.x, x.shape[1]
+    total, squares = ruda.float32(0), ruda.float32(0)
+    for c in range(t, n, ruda.blockDim.x):
+        v = ruda.float32(x[row, c])
+        total += v
+        squares += v * v
+    sums[0, t] = total
+    sums[1, t] = squares
+    ruda.syncthreads()
+    for k in (32, 16, 8, 4, 2, 1):
+        if t < k:
+            sums[0, t] += sums[0, t + k]
+            sums[1, t] += sums[1, t + k]
+        ruda.syncthreads()
+    mean = sums[0, 0] / n
+    scale = ruda.float32(1) / ruda.sqrt(sums[1, 0] / n - mean * mean + ruda.float32(1e-5))
+    for c in range(t, n, ruda.blockDim.x):
+        out[row, c] = (ruda.float32(x[row, c]) - mean) * scale * weight[c] + bias[c]
+
+
+@ruda.jit
+def rms_norm(x, weight, out):
+    """Rows under a guard; the block goes on where the row ends."""
+    kept = ruda.shared.array(64, ruda.float32)
+    row, t = ruda.blockIdx.x, ruda.threadIdx.x
+    if row < x.shape[0]:
+        squares = ruda.float32(0)
+        for c in range(t, x.shape[1], 64):
+            squares += ruda.float32(x[row, c]) * ruda.float32(x[row, c])
+        kept[t] = squares
+        ruda.syncthreads()
+        if t == 0:
+            for k in range(1, 64):
+                kept[0] += kept[k]
+        ruda.syncthreads()
+        scale = ruda.float32(1) / ruda.sqrt(kept[0] / x.shape[1] + ruda.float32(1e-6))
+        for c in range(t, x.shape[1], 64):
+            out[row, c] = x[row, c] * scale * weight[c]
+
+
+NORMS = {"layer_norm": (layer_norm, 2), "rms_norm": (rms_norm, 1), "softmax": (softmax, 0)}
+TILE = 12_000  # more than any of these kernels keeps
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f2"])
+@pytest.mark.parametrize("n", [1, 63, 1000, TILE + 5])
+@pytest.mark.parametrize("name", NORMS)
+def test_rows_are_normalised(name, n, dtype, rng):
+    kernel, more = NORMS[name]
+    x = draw(rng, (2, n), dtype)
+    weights = [draw(rng, n, dtype) for _ in range(more)]
+    with np.errstate(all="ignore"):
+        same(kernel, 3 if kernel is rms_norm else 2, 64, (x, *weights), np.zeros_like(x),
+             1e-5 if dtype == "f4" else 3e-3, 1e-6 if dtype == "f4" else 2e-3)  # fmt: skip
+
+
+def moved(kernel, shape, rng, *, block=64):
+    """Bytes in and out of a launch, its text, and what `explain` says."""
+    arity = next((more for k, more in NORMS.values() if k is kernel), None)
+    x = draw(rng, shape, "f4")
+    inputs = [x, *(draw(rng, shape[1], "f4") for _ in range(arity or 0))]
+    out = np.zeros(shape[0] if arity is None else shape, "f4")
+    types = [f"f32[{', '.join(':' * a.ndim)}]" for a in (*inputs, out)]
+    found, source = counts(kernel, types, shape[0], block, *inputs, out)
+    assert found["global_reads"] == 0
+    told = "\n".join(ruda.explain(kernel, *types, target="ascend", block=block).forms)
+    return (found["bytes_in"], found["bytes_out"]), source, told
+
+
+@pytest.mark.parametrize("kernel", [row_sum, softmax, layer_norm, rms_norm])
+def test_a_row_that_fits_is_moved_once(kernel, rng):
+    """And the weights of a layer once a row."""
+    rows, n = 5, 3001
+    read, _, told = moved(kernel, (rows, n), rng)
+    weights = {layer_norm: 2, rms_norm: 1}.get(kernel, 0)
+    written = 4 * rows if kernel is row_sum else 4 * rows * n
+    assert read == (4 * rows * n * (1 + weights), written)
+    assert "each element is moved once" in told
+
+
+@pytest.mark.parametrize(("kernel", "times"), [(softmax, 3), (layer_norm, 2), (rms_norm, 2)])
+def test_a_longer_row_is_read_again_and_explain_says_so(kernel, times, rng):
+    n = TILE + 1
+    read, source, told = moved(kernel, (2, n), rng)
+    weights = {layer_norm: 2, rms_norm: 1}.get(kernel, 0)
+    assert read == (8 * n * (times + weights), 8 * n)
+    limit = source.options["row_limit"]
+    assert f"rows of up to {limit} elements stay in the unified buffer: each element is" in told
+    assert f"of longer rows `x` is read {times} times (the least is once)" in told
+    read, _, _ = moved(kernel, (2, limit), rng)
+    assert read == (8 * limit * (1 + weights), 8 * limit)
+
+
+def test_each_thread_adds_in_its_order(rng):
+    """Where the order decides: large numbers that go out against each other."""
+    x = (draw(rng, (2, 30_001), "f4") * 10.0 ** rng.integers(-6, 7, (2, 30_001))).astype("f4")
+    for block in (8, 24, 64, 96, 256):
+        same(row_sum, 2, block, (x,), np.zeros(2, "f4"))

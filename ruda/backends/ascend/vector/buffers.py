@@ -15,6 +15,7 @@ from ruda.backends.ascend.vector.program import (
     CopyIn,
     CopyOut,
     Instruction,
+    Item,
     Nest,
     Program,
     Refused,
@@ -71,6 +72,15 @@ def largest(a: list[int], b: list[int]) -> list[int]:
     return [max(x, y) for x, y in zip(a, b, strict=True)]
 
 
+@dataclass(frozen=True)
+class Taken:
+    """Places that a loop finds in use."""
+
+    vectors: frozenset[str] = frozenset()
+    copies_in: int = 0  # queues
+    copies_out: int = 0
+
+
 @dataclass
 class Plan:
     """A loop of the vector unit, with places for what it holds."""
@@ -84,8 +94,20 @@ class Plan:
     bound: dict[Register, CopyOut]  # vectors that are made where they are copied out from
     original: For | None = None  # what the loop was made of, if that are rounds of a block
 
+    def in_use(self, item: Item) -> Taken:
+        """What an item in the middle finds in use."""
+        spans = lifetimes(self.program.items)
+        live = {
+            self.places[r] for r, (first, last) in spans.items() if first < item.position < last
+        }
+        return Taken(frozenset(live), *(
+            len({q for q in self.queues.values() if q.startswith(way)}) for way in ("in", "out")
+        ))  # fmt: skip
 
-def places(s: For, program: Program, at: str, tile_name: Callable[[Array], str]) -> Plan:
+
+def places(
+    s: For, program: Program, at: str, tile_name: Callable[[Array], str], taken: Taken = Taken()
+) -> Plan:
     """Buffers for the program's vectors; those of one whose last use is over are used again."""
     number(program.items)
     spans = lifetimes(program.items)
@@ -93,7 +115,8 @@ def places(s: For, program: Program, at: str, tile_name: Callable[[Array], str])
     names: dict[Register, str] = {}
     pools = Pools(numbers=program.counts, reduces=program.reduces)
     queues: dict[Any, str] = {}
-    queue_ends: dict[str, list[int]] = {"in": [], "out": []}
+    far = 1 << 40  # later than any item
+    queue_ends = {"in": [far] * taken.copies_in, "out": [far] * taken.copies_out}
     free: dict[str, list[int]] = {}
     busy: list[tuple[int, str, int]] = []
     for item in all_items(program.items):
@@ -128,6 +151,8 @@ def places(s: For, program: Program, at: str, tile_name: Callable[[Array], str])
                         stock.remove(k)
                     else:
                         k = pools.vectors.get(pool, 0)
+                        while f"{PREFIX[pool]}{k}" in taken.vectors:
+                            k += 1
                         pools.vectors[pool] = k + 1
                     names[r] = f"{PREFIX[pool]}{k}"
                     busy.append((spans[r][1], pool, k))

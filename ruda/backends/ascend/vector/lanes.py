@@ -13,12 +13,13 @@ places, `tiles` barriers.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ruda.backends.ascend.vector.axis import Axis
 from ruda.backends.ascend.vector.peephole import contracted, forwarded, in_place, needed
 from ruda.backends.ascend.vector.program import (
+    Between,
     CopyIn,
     CopyOut,
     Instruction,
@@ -103,18 +104,28 @@ class Translator(Axis):
         self.scalars = self.visit()
         return self.program()
 
-    def run_row(self, statements: Sequence[Statement]) -> Program:
+    def run_row(self, statements: Sequence[Statement], rounds: Mapping[int, Rounds]) -> Program:
         """Several loops over one range in one tile, with the scalar assignments between them.
 
         What one loop has loaded or computed is there for the next; what they store is copied out
-        once, at the end.
+        once, at the end. `rounds`: by `id`, the statements that are rounds of the block, between
+        which there may be anything that leaves the row's arrays alone.
         """
         self.unsteady = {v for s in ir.statements(tuple(statements)) for v in ir.written(s)}
-        self.stored = stored_arrays(tuple(statements))
+        loops = tuple(rounds[id(s)].loop for s in statements if id(s) in rounds)
+        self.stored = stored_arrays(loops if rounds else tuple(statements))
         self.scalars = set()
+        visited = self.stored | {e.array.name for e in ir.all_expressions(loops)
+                                 if isinstance(e, Load)}  # fmt: skip
         for s in statements:
             self.place = s.place if s.place.line else self.place
             match s:
+                case For() if id(s) in rounds:
+                    self.rounds = rounds[id(s)]
+                    self.enter(self.rounds.loop)
+                    self.scalars |= self.visit()
+                case _ if rounds and not self.is_scalar(s):
+                    self.between(s, visited)
                 case For():
                     self.enter(s)
                     self.scalars |= self.visit()
@@ -125,9 +136,28 @@ class Translator(Axis):
                     self.forget(variable)
                 case _:
                     raise self.refuse("there are other statements between the loops")
-        if self.local:
+        if self.local and not rounds:
             raise self.refuse("arrays of the block are visited")
         return self.program()
+
+    def is_scalar(self, s: Statement) -> bool:
+        """An assignment that does not look at arrays of the block, which instructions fill."""
+        near = self.emitter.local_tensors
+        return isinstance(s, Assign) and not any(
+            isinstance(e, Load) and e.array.name in near for e in ir.walk(s.value)
+        )
+
+    def between(self, s: Statement, visited: set[str]) -> None:
+        """A statement that is neither a loop over the row nor an assignment."""
+        near = set(self.emitter.local_tensors)
+        loaded = {e.array.name for e in ir.all_expressions((s,)) if isinstance(e, Load)}
+        for name in sorted((stored_arrays((s,)) & visited) | (loaded & self.stored)):
+            if name not in near:
+                raise self.refuse(f"`{name}` is visited between the loops over a row")
+        for v in {v for i in ir.statements((s,)) for v in ir.written(i)}:
+            self.forget(v)
+        self.made = {k: x for k, x in self.made.items() if ".GetValue(" not in k[0]}
+        self.emit(Between(s))
 
     def enter(self, loop: For) -> None:
         self.loop = loop

@@ -11,7 +11,7 @@ from typing import Any
 
 from ruda.backends.ascend.vector.tables import BYTES
 from ruda.errors import NOWHERE, Place
-from ruda.jit.ir import Array, Expr, Variable
+from ruda.jit.ir import Array, Expr, Statement, Variable
 
 
 class Refused(Exception):
@@ -125,6 +125,13 @@ class Nest(Item):
     items: list[Any]
     otherwise: list[Any] | None = None
     end: int = 0
+
+
+@dataclass(eq=False)
+class Between(Item):
+    """A statement between two loops over a row, in its own form: what has been loaded stays."""
+
+    statement: Statement
 
 
 def all_items(items: Sequence[Any]) -> Iterator[Any]:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ruda.backends.ascend.vector.buffers import Plan
+from ruda.backends.ascend.vector.buffers import Plan, Taken
 from ruda.backends.ascend.vector.program import (
+    Between,
     CopyIn,
     CopyOut,
     Instruction,
@@ -19,6 +20,7 @@ from ruda.backends.ascend.vector.program import (
 )
 from ruda.backends.ascend.vector.scalar import ScalarUnit
 from ruda.jit.emit_python import bare
+from ruda.jit.ir import Statement
 
 
 def whole_rounds(every: int) -> str:
@@ -30,6 +32,10 @@ class Tiles(ScalarUnit):
     """Text of planned loops."""
 
     tiled: bool
+
+    def between(self, taken: Taken, s: Statement, depth: int) -> None:
+        """A statement between two loops over a row that stays."""
+        raise NotImplementedError
 
     def tiles(self, plan: Plan, depth: int, shared: bool) -> None:
         """The loop over tiles."""
@@ -141,6 +147,11 @@ class Tiles(ScalarUnit):
                     self.line(depth, text)
                 case Nest():
                     self.nested(plan, item, depth, dirty)
+                case Between(statement=statement):
+                    self.line(depth, "PipeBarrier<PIPE_ALL>();")
+                    dirty.clear()
+                    self.between(plan.in_use(item), statement, depth)
+                    self.line(depth, "PipeBarrier<PIPE_ALL>();")
             for one in releases.get(k, ()):
                 name = plan.places[one.register]
                 self.line(depth, f"{plan.queues[one]}.FreeTensor({name});")
