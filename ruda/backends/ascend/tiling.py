@@ -76,6 +76,7 @@ from ruda.jit.ir import (
 from ruda.jit.passes.demote import demote
 from ruda.jit.passes.indices import index
 from ruda.jit.passes.reports import lower_reports
+from ruda.jit.passes.rows import ROW
 
 STACK = 32 << 10  # bytes of the scalar unit
 DYNAMIC = 64 << 10  # bytes that tiles leave to dynamic shared memory
@@ -446,10 +447,13 @@ class VectorEmitter(Tiles):
         loops, body = self.nest(s)
         if loops:
             return self.parallel(loops, body, depth)
+        whole = self.strides_of_grid(s)
+        if whole is not None:
+            return self.parallel([whole], whole.body, depth)
         rounds = self.rounds_of(s)
         if isinstance(rounds, str):
             self.note(s, f"rounds of the block go one by one: {rounds}")
-        elif s.variable not in self.distributed:
+        elif s.variable not in self.distributed and s.variable.name != ROW:
             plan = self.plan(s if rounds is None else rounds.loop, parallel=False, rounds=rounds)
             if plan is not None:
                 return self.tiles(plan, depth, shared=False)
@@ -465,6 +469,39 @@ class VectorEmitter(Tiles):
     def note(self, s: For, text: str) -> None:
         self.notes.append(Note(s.place.line, text))
 
+    def strides_of_grid(self, s: For) -> For | None:
+        """What all rounds of the grid visit as one loop, if no round needs another one's work."""
+        match s:
+            case For(base, start, stop, Special("globalDim"), (For() as inner,)) if (
+                not self.scalar_only and inner.variable in self.distributed
+                and inner.start == Read(base)
+                and inner.stop == Op("min", (
+                    Op("add", (Read(base), Special("last")), s.step.dtype), stop), s.step.dtype)
+                and base not in {v for e in ir.all_expressions(inner.body) for v in reads(e)}
+                and self.each_has_its_own(inner.body, inner.variable)
+            ):  # fmt: skip
+                return replace(inner, start=start, stop=stop)
+        return None
+
+    def each_has_its_own(self, body: Body, v: Variable) -> bool:
+        """Whether each array that a body stores to is visited at one place only, another one for
+        each value of a variable."""
+        stores = [s for s in ir.statements(body) if isinstance(s, (Store, Atomic))]
+        places: dict[str, set[Any]] = {s.array.name: set() for s in stores}
+        for x in [*stores, *(e for e in ir.all_expressions(body) if isinstance(e, Load))]:
+            if x.array.name in places:
+                places[x.array.name].add((x.indices, x.field))
+        steady = {p for p in self.function.parameters if isinstance(p, Variable)}
+
+        def is_own(i: Expr) -> bool:
+            moves = any(isinstance(e, Load) or (isinstance(e, Op) and e.name == "wrap")
+                        for e in ir.walk(i))  # fmt: skip
+            return is_shifted(i, v) and reads(i) <= {v, *steady} and not moves
+
+        own = all(any(map(is_own, s.indices)) for s in stores)
+        one = all(len(found) == 1 for found in places.values())
+        return own and one and not any(isinstance(s, Atomic) for s in stores)
+
     def nest(self, s: For) -> tuple[list[For], Body]:
         """Loops over threads or the grid, one in the other; the body of the innermost."""
         loops: list[For] = []
@@ -477,6 +514,8 @@ class VectorEmitter(Tiles):
     def is_parallel(self, s: For) -> bool:
         if not (isinstance(s.step, Const) and s.step.value == 1):
             return False  # several rows of threads together
+        if s.variable.name == ROW:
+            return False  # they use the same slots
         return s.variable in self.distributed or s.variable not in self.users
 
     def parallel(self, loops: list[For], body: Body, depth: int) -> None:
@@ -520,7 +559,9 @@ class VectorEmitter(Tiles):
             o for o in loops
             if o.variable in used or o.variable in self.distributed or not whole_axis(o)
         ]  # fmt: skip
-        return kept or loops
+        inside = any(isinstance(s, For) and s.variable in self.distributed
+                     for s in ir.statements(body))  # fmt: skip
+        return kept if kept or inside else loops
 
     def head(self, s: For, depth: int, share: bool) -> None:
         """A loop of the scalar unit; `share`: its rounds go to the cores in turn."""

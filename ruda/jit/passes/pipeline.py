@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ruda.errors import UnsupportedError
 from ruda.jit import ir, trace
@@ -22,8 +23,10 @@ from ruda.jit.passes.phases import count_in_words, has_phases, split_phases
 from ruda.jit.passes.polls import poll_loops
 from ruda.jit.passes.predicate import predicate
 from ruda.jit.passes.prefetch import prefetch_rounds
+from ruda.jit.passes.rows import one_row_at_a_time
 from ruda.jit.passes.strides import share_rounds
 from ruda.jit.passes.uniformity import check_barriers
+from ruda.jit.passes.unswitch import ask_once
 from ruda.jit.passes.wraps import remove_wraps
 
 Pass = Callable[[Function], Function]
@@ -53,8 +56,10 @@ def spread_plainly(function: Function) -> Function:
     function = structure_jumps(function)
     if is_flat(function):
         return flatten(function)
-    function = share_rounds(compute_once(expand(function)), several=False)
-    return loop_over_blocks(split_barriers(function, jams=False))
+    row = one_row_at_a_time(expand(function))
+    row = share_rounds(compute_once(ask_once(row)), several=False)
+    split = replace(split_barriers(row, jams=False), block=function.block)
+    return loop_over_blocks(split)
 
 
 def meet(function: Function) -> Function:

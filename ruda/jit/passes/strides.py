@@ -42,6 +42,7 @@ from ruda.jit.ir import (
 )  # fmt: skip
 from ruda.jit.passes.indices import fold, index, op
 from ruda.jit.passes.names import Names
+from ruda.jit.passes.rows import ROW
 
 Block = tuple[int, int, int]
 _UNIFORM = {"blockIdx", "blockDim", "gridDim", "globalDim"}
@@ -58,6 +59,7 @@ def share_rounds(function: Function, several: bool = True) -> Function:
     if function.block is None:
         return function
     written = Counter(v for s in ir.statements(function.body) for v in ir.written(s))
+    written.pop(Variable(ROW, index(0).dtype), None)  # around the kernel
     block = function.block if several else None
     body = _body(function.body, block, written, {}, Names(function))
     return replace(function, body=body)
@@ -84,6 +86,14 @@ def _body(
                 if rounds is not None:
                     out += rounds
                     continue
+                if block is None and all(_same(e, written, known) for e in ir.expressions(s)):
+                    s = replace(s, body=_body(s.body, block, written, known, names))
+            case If(condition) if not ir.has_barrier((s,)):
+                if block is None and _same(condition, written, known):
+                    then, otherwise = (
+                        _body(b, block, written, known, names) for b in (s.then, s.otherwise)
+                    )
+                    s = replace(s, then=then, otherwise=otherwise)
             case _ if ir.has_barrier((s,)):
                 inner = {
                     name: _body(getattr(s, name), block, written, known, names)
@@ -178,6 +188,14 @@ def _short(body: Body) -> bool:
     if any(isinstance(s, (For, ir.While, ir.Warp, ir.Store)) for s in inside):
         return False
     return len(inside) + sum(1 for _ in ir.all_expressions(body)) <= SHORT
+
+
+def _same(node: Expr, written: Counter[Variable], known: Mapping[Variable, Expr]) -> bool:
+    """Whether an expression is the same for all threads of the block, through the whole kernel."""
+    found = _resolve(node, known)
+    return _fixed(found, written) and not any(
+        isinstance(e, Special) and e.name not in _UNIFORM for e in ir.walk(found)
+    )
 
 
 def _resolve(node: Expr, known: Mapping[Variable, Expr]) -> Expr:

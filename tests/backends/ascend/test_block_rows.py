@@ -6,7 +6,7 @@ import pytest
 import ruda
 from tests.backends.ascend.test_tiles import DEVICE, counts, draw
 
-LENGTHS = (0, 1, 7, 128, 130, 1000, 3333)
+LENGTHS = (0, 1, 65, 1000)
 
 
 @ruda.jit
@@ -103,7 +103,7 @@ def test_sums_of_rows_are_those_of_the_threads(n, dtype, rng):
         same(row_max, 3, 64, (x,), np.zeros(3, dtype))
 
 
-@pytest.mark.parametrize("block", [1, 2, 48, 256])
+@pytest.mark.parametrize("block", [1, 48, 256])
 def test_any_block(block, rng):
     x = draw(rng, (2, 517), "f4")
     # A block of one thread has the chip's sum, whose order is not that of the loop.
@@ -167,14 +167,14 @@ TILE = 12_000  # more than any of these kernels keeps
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f2"])
-@pytest.mark.parametrize("n", [1, 63, 1000, TILE + 5])
+@pytest.mark.parametrize("n", [1, 1000, TILE + 5])
 @pytest.mark.parametrize("name", NORMS)
 def test_rows_are_normalised(name, n, dtype, rng):
     kernel, more = NORMS[name]
-    x = draw(rng, (2, n), dtype)
+    x = draw(rng, (1 if n > 9999 else 2, n), dtype)
     weights = [draw(rng, n, dtype) for _ in range(more)]
     with np.errstate(all="ignore"):
-        same(kernel, 3 if kernel is rms_norm else 2, 64, (x, *weights), np.zeros_like(x),
+        same(kernel, len(x) + (kernel is rms_norm), 64, (x, *weights), np.zeros_like(x),
              1e-5 if dtype == "f4" else 3e-3, 1e-6 if dtype == "f4" else 2e-3)  # fmt: skip
 
 
@@ -217,6 +217,175 @@ def test_a_longer_row_is_read_again_and_explain_says_so(kernel, times, rng):
 
 def test_each_thread_adds_in_its_order(rng):
     """Where the order decides: large numbers that go out against each other."""
-    x = (draw(rng, (2, 30_001), "f4") * 10.0 ** rng.integers(-6, 7, (2, 30_001))).astype("f4")
-    for block in (8, 24, 64, 96, 256):
-        same(row_sum, 2, block, (x,), np.zeros(2, "f4"))
+    x = (draw(rng, (1, 25_001), "f4") * 10.0 ** rng.integers(-6, 7, (1, 25_001))).astype("f4")
+    for block in (24, 256):
+        same(row_sum, 1, block, (x,), np.zeros(1, "f4"))
+
+
+# ---- blocks of several rows, loops over the grid -------------------------------------------------
+
+
+@ruda.jit
+def shares(x, out):
+    """Eight rows a block, each under its guard; barriers are for all."""
+    kept = ruda.shared.array((8, 32), ruda.float32)
+    t, y = ruda.threadIdx.x, ruda.threadIdx.y
+    row = ruda.blockIdx.x * 8 + y
+    total = ruda.float32(0)
+    if row < x.shape[0]:
+        for c in range(t, x.shape[1], 32):
+            total += ruda.exp(x[row, c])
+    kept[y, t] = total
+    ruda.syncthreads()
+    for k in (16, 8, 4, 2, 1):
+        if t < k:
+            kept[y, t] += kept[y, t + k]
+        ruda.syncthreads()
+    if row < x.shape[0]:
+        for c in range(t, x.shape[1], 32):
+            out[row, c] = ruda.exp(x[row, c]) / kept[y, 0]
+
+
+@ruda.jit
+def next_row(x, out):
+    """A row of threads looks at what another one has left: they stay together."""
+    kept = ruda.shared.array((8, 32), ruda.float32)
+    t, y = ruda.threadIdx.x, ruda.threadIdx.y
+    total = ruda.float32(0)
+    for c in range(t, x.shape[1], 32):
+        total += x[y, c]
+    kept[y, t] = total
+    ruda.syncthreads()
+    out[y, t] = kept[(y + 1) % 8, t]
+
+
+@ruda.jit
+def read_back(x, out):
+    """A row of threads reads global memory that another one has stored to."""
+    t, y = ruda.threadIdx.x, ruda.threadIdx.y
+    for c in range(t, x.shape[1], 32):
+        out[y, c] = x[y, c]
+    ruda.syncthreads()
+    for c in range(t, x.shape[1], 32):
+        x[y, c] = out[7 - y, c]
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (19, 601), (1, TILE)])
+def test_rows_of_threads(shape, rng):
+    x = draw(rng, shape, "f4")
+    same(shares, -(-shape[0] // 8) + 1, (32, 8), (x,), np.zeros_like(x), 2e-6)
+    x, out = draw(rng, (8, shape[1]), "f4"), np.zeros((8, shape[1]), "f4")
+    same(next_row, 1, (32, 8), (x,), np.zeros((8, 32), "f4"))
+    wanted = x[::-1].copy()
+    on(DEVICE, read_back, 1, (32, 8), x, out)
+    np.testing.assert_array_equal(x, wanted)
+
+
+def test_rows_of_threads_are_moved_once(rng):
+    x, out = draw(rng, (19, 1001), "f4"), np.zeros((19, 1001), "f4")
+    found, source = counts(shares, ("f32[:, :]",) * 2, 3, (32, 8), x, out)
+    assert (found["bytes_in"], found["bytes_out"]) == (x.nbytes, x.nbytes)
+    assert found["global_reads"] == 0
+
+
+@ruda.jit
+def scaled(a: np.float32, x, out):
+    for i in range(ruda.grid(1), x.size, ruda.gridsize(1)):
+        out[i] = a * x[i]
+
+
+@ruda.jit
+def histogram(x, bins):
+    for i in range(ruda.grid(1), x.size, ruda.gridsize(1)):
+        bins[x[i]] = bins[x[i]] + 1
+
+
+@pytest.mark.parametrize("n", [0, 1, 777, 50_001])
+def test_loops_over_the_grid(n, rng):
+    """However few blocks there are, a core has as long a tile as it can."""
+    x, out = draw(rng, n, "f4"), np.zeros(n, "f4")
+    found, source = counts(scaled, ("f32", "f32[:]", "f32[:]"), 2, 128, 2.5, x, out)
+    np.testing.assert_array_equal(out, np.float32(2.5) * x)
+    assert source.options["form"] == "S1"
+    assert (found["bytes_in"], found["bytes_out"]) == (x.nbytes, x.nbytes)
+    assert found["vector_instructions"] == found["copies_in"] == found["copies_out"] <= 40
+
+
+def test_a_thread_alone_needs_no_atomics(rng):
+    bins = np.zeros(5, "i4")
+    on(DEVICE, histogram, 1, 1, rng.integers(0, 5, 500, "i4"), bins)
+    assert bins.sum() == 500
+
+
+# ---- what cannot be one loop ---------------------------------------------------------------------
+
+
+@ruda.jit
+def largest(x, out):
+    """Where the largest is: two values are kept, and one decides about the other."""
+    tops = ruda.shared.array(64, ruda.float32)
+    places = ruda.shared.array(64, ruda.int32)
+    row, t = ruda.blockIdx.x, ruda.threadIdx.x
+    top, place = ruda.float32(-np.inf), 0
+    for c in range(t, x.shape[1], 64):
+        if x[row, c] > top:
+            top = x[row, c]
+            place = c
+    tops[t] = top
+    places[t] = place
+    ruda.syncthreads()
+    if t == 0:
+        for k in range(1, 64):
+            if tops[k] > top:
+                top = tops[k]
+                place = places[k]
+        out[row] = place
+
+
+@ruda.jit
+def taken_in_part(x, out):
+    """A sum of what passes a test, and a difference; the rest of a row is not touched."""
+    sums, rest = ruda.shared.array(64, x.dtype), ruda.shared.array(64, x.dtype)
+    row, t = ruda.blockIdx.x, ruda.threadIdx.x
+    total, less = x.dtype(0), x.dtype(0)
+    for c in range(t + 3, x.shape[1] - 2, 64):
+        v = x[row, c]
+        if v > 0:
+            total += v
+        less -= v
+    sums[t] = total
+    rest[t] = less
+    ruda.syncthreads()
+    out[row, t] = sums[t] + rest[63 - t]
+
+
+@ruda.jit
+def in_two_steps(x, out):
+    """Two additions a round: a thread's order is not that of two passes over the row."""
+    kept = ruda.shared.array(64, ruda.float32)
+    row, t = ruda.blockIdx.x, ruda.threadIdx.x
+    total = ruda.float32(0)
+    for c in range(t, x.shape[1], 64):
+        total += x[row, c]
+        total += x[row, c] * x[row, c]
+    kept[t] = total
+    ruda.syncthreads()
+    out[row, t] = kept[63 - t]
+
+
+@pytest.mark.parametrize("n", [0, 3, 64, 1001])
+def test_other_uses_of_what_a_thread_keeps(n, rng):
+    x = draw(rng, (3, n), "f4")
+    same(largest, 3, 64, (x,), np.full(3, -1, "i4"))
+    same(in_two_steps, 3, 64, (x,), np.zeros((3, 64), "f4"))
+    for dtype in ("f4", "f2", "i4"):
+        x = draw(rng, (3, n), dtype)
+        same(taken_in_part, 3, 64, (x,), np.zeros((3, 64), dtype))
+
+
+def test_explain_says_why_rounds_go_one_by_one():
+    told = "\n".join(ruda.explain(in_two_steps, *("f32[:, :]",) * 2, target="ascend",
+                                  block=64).forms)  # fmt: skip
+    assert "rounds of the block go one by one: `total_slots` is not only summed up" in told
+    told = "\n".join(ruda.explain(row_sum, "f32[:, :]", "f32[:]", target="ascend", block=10).forms)
+    assert "rounds of the block go one by one: vectors of 10 float32 do not begin at 32" in told

@@ -313,7 +313,8 @@ def counts(kernel, types, grid, block, *arguments):
     target = backend.target(DEVICE)
     source = backend.emit(made.function, target)
     module = backend.load(backend.compile(source, target), made.function, DEVICE)
-    backend.launcher(module, Launch((grid, 1, 1), (block, 1, 1)), None)(*arguments)
+    threads = block if isinstance(block, tuple) else (block, 1)
+    backend.launcher(module, Launch((grid, 1, 1), (*threads, 1)), None)(*arguments)
     return module.counts, source
 
 
