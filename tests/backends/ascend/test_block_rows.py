@@ -283,7 +283,7 @@ def test_rows_of_threads(shape, rng):
 
 def test_rows_of_threads_are_moved_once(rng):
     x, out = draw(rng, (19, 1001), "f4"), np.zeros((19, 1001), "f4")
-    found, source = counts(shares, ("f32[:, :]",) * 2, 3, (32, 8), x, out)
+    found, _ = counts(shares, ("f32[:, :]",) * 2, 3, (32, 8), x, out)
     assert (found["bytes_in"], found["bytes_out"]) == (x.nbytes, x.nbytes)
     assert found["global_reads"] == 0
 

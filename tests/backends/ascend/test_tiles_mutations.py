@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import ruda
 from ruda import backends
 from ruda.backends.ascend import device
 from ruda.backends.base import Launch
@@ -39,10 +40,30 @@ def draw(n, dtype="f4", seed=0):
     return np.random.default_rng(seed).standard_normal(n).astype(dtype)
 
 
-# kernel -> types, arguments
+@ruda.jit
+def block_shares(x, out):
+    """A block a row, in rounds of 128: short rows stay between the loops, long ones do not."""
+    kept = ruda.shared.array(128, np.float32)
+    row, t = ruda.blockIdx.x, ruda.threadIdx.x
+    total = np.float32(0)
+    for c in range(t, x.shape[1], 128):
+        total += ruda.exp(x[row, c])
+    kept[t] = total
+    ruda.syncthreads()
+    total = kept[7]
+    for c in range(t, x.shape[1], 128):
+        out[row, c] = ruda.exp(x[row, c]) * total
+
+
+def rows(n):
+    return draw((3, n)), np.zeros((3, n), "f4")
+
+
+# kernel -> types, arguments of each launch
 CASES = {
     "saxpy": (("f32", *("f32[:]",) * 3), lambda: (2.0, draw(N), draw(N), np.zeros(N, "f4"))),
     "choose": (("f32[:]",) * 3, lambda: (draw(N), draw(N), np.zeros(N, "f4"))),
+    "block_shares": (("f32[:, :]",) * 2, lambda: rows(500), lambda: rows(2 * TILE + 77)),
     "halves": (("f16[:]",) * 3, lambda: (draw(N, "f2"), draw(N, "f2"), np.zeros(N, "f2"))),
 }
 
@@ -67,8 +88,9 @@ def body_of(text, name, number):
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_mutant_of_emitted_text_is_refused(name):
-    types, arguments = CASES[name]
-    kernel = getattr(kernels, name)
+    types, *launches = CASES[name]
+    kernel = getattr(kernels, name, None) or block_shares
+    blocks = 3 if kernel is block_shares else -(-N // 128)
     made = describe(kernel, DEVICE, types, block=128).made
     backend = backends.get(DEVICE)
     target = backend.target(DEVICE)
@@ -87,9 +109,10 @@ def test_every_mutant_of_emitted_text_is_refused(name):
         launcher = getattr(whole.library, f"ruda_launch_{number}")
         launcher.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
         module = replace(whole, library=SimpleNamespace(ruda_launch=launcher))
-        run = backend.launcher(module, Launch((-(-N // 128), 1, 1), (128, 1, 1)), None)
+        run = backend.launcher(module, Launch((blocks, 1, 1), (128, 1, 1)), None)
         try:
-            run(*arguments())
+            for arguments in launches:
+                run(*arguments())
         except RudaError:
             assert number, "the emitted text itself is refused"
             continue

@@ -457,7 +457,11 @@ class Translator(Axis):
         if isinstance(row, int) and row % elements == 0:  # so that all rows begin there
             index = bare(texts[-1])
         first = self.loop.start
-        if index == self.at and isinstance(first, Const) and int(first.value) % elements == 0:
+        beside = re.fullmatch(rf"\(?{self.at}(?: \+ (\d+))?\)?", index)
+        if (
+            beside and int(beside[1] or 0) % elements == 0
+            and isinstance(first, Const) and int(first.value) % elements == 0
+        ):  # fmt: skip
             return
         names = set(re.findall(r"[A-Za-z_]\w*", index))
         bound = {self.emitter.names.get(v.name) for v in self.unsteady - {self.loop.variable}}
