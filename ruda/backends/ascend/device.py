@@ -172,6 +172,13 @@ def forms(function: Function) -> list[str]:
 
 def moved(options: Mapping[str, Any]) -> str:
     """How often the copies of tiles go over each array: once is the least."""
+    again = "".join(
+        f"; `{name}` again in each {loop}" for name, loop in options["repeated"].items()
+    )
+    return kept_or_not(options) + again
+
+
+def kept_or_not(options: Mapping[str, Any]) -> str:
     found, lengths, limit = times(options["copies"]), options["row_lengths"], options["row_limit"]
     if not lengths:
         return found

@@ -72,6 +72,7 @@ from ruda.jit.ir import (
     Store,
     Variable,
     Warp,
+    While,
 )  # fmt: skip
 from ruda.jit.passes.demote import demote
 from ruda.jit.passes.indices import index
@@ -147,6 +148,8 @@ class VectorEmitter(Tiles):
         self.scalar_only, self.long_tiles, self.least_tile = scalar, long_tiles, 1
         self.rows_kept = rows_kept  # "none", "only", or "both" where their length decides
         self.row_copies: dict[str, list[int]] = {}
+        self.repeated: dict[str, str] = {}  # array -> what copies it once more
+        self.around: list[For | While] = []  # loops of the scalar unit around what is emitted
         self.row_lengths: list[int | None] = []
         self.row_limit = 0  # elements that would stay, where longer rows are known
         self.tensors: dict[tuple[str, str], str] = {}  # (array, type) -> name of a GlobalTensor
@@ -261,6 +264,7 @@ class VectorEmitter(Tiles):
                 "notes": [[n.line, n.text] for n in self.notes],
                 "copies": {name: list(both) for name, both in self.copies.items()},
                 "row_copies": {name: list(both) for name, both in self.row_copies.items()},
+                "repeated": dict(self.repeated),
                 "row_lengths": list(self.row_lengths),
                 "row_limit": self.row_limit or (tile if self.rows_kept == "both" else 0),
                 "alias_safe": self.alias_safe and self.form() == "S1",
@@ -440,6 +444,10 @@ class VectorEmitter(Tiles):
                 )
             case ir.Fence():
                 self.line(depth, "PipeBarrier<PIPE_ALL>();")
+            case While():
+                self.around.append(s)
+                super().statement(s, depth)
+                self.around.pop()
             case _:
                 super().statement(s, depth)
 
@@ -542,10 +550,13 @@ class VectorEmitter(Tiles):
         for k, loop in enumerate(loops):
             self.head(loop, depth + k, share=shared and k == (mine.index(True) if any(mine) else 0))
         inner = depth + len(loops)
+        around = len(self.around)
+        self.around += [replace(o, body=body) for o in loops]
         if chosen is None:
             self.body(body, inner)
         else:
             self.tiles(chosen, inner, shared=shared and not loops)
+        del self.around[around:]
         for k in range(len(loops) - 1, -1, -1):
             self.line(depth + k, "}")
 
@@ -579,10 +590,14 @@ class VectorEmitter(Tiles):
     def scalar_loop(self, s: For, depth: int) -> None:
         if s.variable in self.distributed:
             self.head(s, depth, share=True)
+            self.around.append(s)
             self.body(s.body, depth + 1)
+            self.around.pop()
             self.line(depth, "}")
             return
+        self.around.append(s)
         super().loop(s, depth)
+        self.around.pop()
 
     # ---- loops of the vector unit
 
@@ -599,6 +614,46 @@ class VectorEmitter(Tiles):
             count_copies(plan.program, self.copies)
             self.alias_safe &= parallel and not late_loads(plan.program)
         return plan
+
+    def moves_again(self, plan: Plan) -> None:
+        """Keep which copies of a plan are the same in each round of a loop around it."""
+        inside = {v for s in self.around for i in ir.statements((s,)) for v in ir.written(i)}
+        written = {self.names.get(v.name, self.names.get(f"v_{v.name}")): v for v in inside}
+        for item in all_items(plan.program.items):
+            if not isinstance(item, (CopyIn, CopyOut)):
+                continue
+            words = re.findall(r"[A-Za-z_]\w*", item.index)
+            used = self.rests_on({written[w] for w in words if w in written})
+            for s in self.around:
+                changing = {v for i in ir.statements((s,)) for v in ir.written(i)}
+                free = [v.name for v in changing - used if v in self.total_reads]
+                axes = sorted(name for name in free if re.fullmatch(r"block_[xyz]", name))
+                if not used & changing:
+                    self.repeated.setdefault(item.array.name, self.called(s))
+                elif axes:
+                    self.repeated.setdefault(item.array.name, f"block along {axes[0][-1]}")
+
+    def rests_on(self, variables: set[Variable]) -> set[Variable]:
+        """Variables, and those by which they are computed in the loops around."""
+        values: dict[Variable, set[Variable]] = {}
+        for s in self.around:
+            for i in ir.statements((s,)):
+                if isinstance(i, Assign):
+                    values.setdefault(i.variable, set()).update(reads(i.value))
+        found: set[Variable] = set()
+        new = set(variables)
+        while new:
+            found |= new
+            new = {v for x in new for v in values.get(x, ())} - found
+        return found
+
+    def called(self, s: For | While) -> str:
+        """A loop, as `explain` names it."""
+        if isinstance(s, While):
+            return "round of a `while`"
+        if s.variable in self.distributed and s.variable not in self.users and not self.is_flat:
+            return "block"
+        return f"round of `{s.variable.name.removesuffix('?')}`"
 
     def planned(
         self, s: For, parallel: bool, run: Callable[[Translator], Program],

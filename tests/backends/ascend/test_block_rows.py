@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import ruda
-from tests.backends.ascend.test_tiles import DEVICE, counts, draw
+from tests.backends.ascend.test_tiles import DEVICE, counts, draw, products
 
 LENGTHS = (0, 1, 65, 1000)
 
@@ -213,6 +213,37 @@ def test_a_longer_row_is_read_again_and_explain_says_so(kernel, times, rng):
     assert f"of longer rows `x` is read {times} times (the least is once)" in told
     read, _, _ = moved(kernel, (2, limit), rng)
     assert read == (8 * limit * (1 + weights), 8 * limit)
+
+
+@ruda.jit
+def three_times(x, out):
+    """A loop around a row: each of its rounds copies the row."""
+    kept = ruda.shared.array(64, ruda.float32)
+    row, t = ruda.blockIdx.x, ruda.threadIdx.x
+    scale = ruda.float32(1)
+    for turn in range(3):
+        total = ruda.float32(0)
+        for c in range(t, x.shape[1], 64):
+            total += x[row, c] * scale
+        kept[t] = total
+        ruda.syncthreads()
+        scale = kept[0] + kept[63]
+        ruda.syncthreads()
+        for c in range(t, x.shape[1], 64):
+            out[row, c] = x[row, c] - scale + turn
+
+
+def test_explain_tells_what_is_moved_again(rng):
+    _, source, told = moved(layer_norm, (2, 100), rng)
+    assert source.options["repeated"] == {"weight": "block", "bias": "block"}
+    assert "; `weight` again in each block; `bias` again in each block" in told
+    x, out = draw(rng, (2, 100), "f4"), np.zeros((2, 100), "f4")
+    found, source = counts(three_times, ("f32[:, :]",) * 2, 2, 64, x, out)
+    assert (found["bytes_in"], found["bytes_out"]) == (3 * x.nbytes, 3 * x.nbytes)
+    assert source.options["repeated"] == dict.fromkeys(("x", "out"), "round of `turn`")
+    same(three_times, 2, 64, (x,), out)
+    told = ruda.explain(products, *("f32[:, :]",) * 3, target="ascend", block=(16, 16)).forms[2]
+    assert told.endswith("; `a` again in each block along x; `b` again in each block along y")
 
 
 def test_each_thread_adds_in_its_order(rng):

@@ -33,6 +33,10 @@ class Tiles(ScalarUnit):
 
     tiled: bool
 
+    def moves_again(self, plan: Plan) -> None:
+        """Keep which copies loops around a plan make in each of their rounds."""
+        raise NotImplementedError
+
     def between(self, taken: Taken, s: Statement, depth: int) -> None:
         """A statement between two loops over a row that stays."""
         raise NotImplementedError
@@ -41,6 +45,7 @@ class Tiles(ScalarUnit):
         """The loop over tiles."""
         s, p, at = plan.loop, plan.program, plan.at
         self.place = s.place
+        self.moves_again(plan)
         start, stop = bare(self.text(s.start)), bare(self.text(s.stop))
         alone = shared or (self.tiled and not p.local)  # nothing else touches memory
         if not alone:
@@ -78,6 +83,7 @@ class Tiles(ScalarUnit):
         """A row as one tile, where it fits; what the caller writes is for rows that do not."""
         s, p, at = plan.loop, plan.program, plan.at
         self.place = s.place
+        self.moves_again(plan)
         start, stop = bare(self.text(s.start)), bare(self.text(s.stop))
         length = stop if start == "0" else f"{stop} - {start}"
         if not alone:
