@@ -79,7 +79,10 @@ def planned(pending: list[Node]) -> None:
 
 
 def read(node: Node) -> Any:
-    """A node's value: what `realize` does, quicker where it is small work on the host."""
+    """A node's value: what `realize` does, quicker where it is small work on the host.
+
+    `quick.ll` does in native code what this mostly does.
+    """
     if node.value is not None:
         return node.value
     if node.device == "cpu" and (settings.local.get() or settings.base)["fusion"] != "verify":
@@ -553,14 +556,15 @@ try:
     from numpy._core.umath import _make_extobj
 
     QUIET: Any = _make_extobj(all="ignore")
-    be_quiet, warn_again = _extobj_contextvar.set, _extobj_contextvar.reset
+    WARNINGS: Any = _extobj_contextvar
+    be_quiet, warn_again = WARNINGS.set, WARNINGS.reset
     _before = be_quiet(QUIET)
     try:
         np.exp(np.float32(1e9))
     finally:
         warn_again(_before)
 except (ImportError, AttributeError, TypeError):  # another NumPy
-    QUIET = {"all": "ignore"}
+    QUIET, WARNINGS = {"all": "ignore"}, None
 
     def be_quiet(how: Any) -> Any:
         return np.seterr(**how)

@@ -1,5 +1,5 @@
-; Recording an op and looking at what waits, as builtins of CPython. `quick.py` explains them, has
-; the same in Python, and fills in the offsets of the objects' fields.
+; Recording an op, looking at what waits and reading small work, as builtins of CPython. `quick.py`
+; explains them, names the same in Python, and fills in the offsets of the objects' fields.
 
 @node_type = global ptr null
 @storage_type = global ptr null
@@ -10,6 +10,22 @@
 @false = global ptr null
 @zero = global ptr null
 @nothing = global ptr null              ; the empty tuple
+@array_type = global ptr null
+@single = global ptr null               ; float32
+@double = global ptr null               ; float64
+@small = global ptr null                ; the set of shapes that are
+@plain_name = global ptr null
+@cpu_name = global ptr null
+@settings = global ptr null             ; `settings`, its variable, and what is asked of it
+@local = global ptr null
+@base_name = global ptr null
+@fusion_name = global ptr null
+@verify_name = global ptr null
+@warnings = global ptr null             ; NumPy's variable of what it warns of, and how it is quiet
+@quiet = global ptr null
+@acquire = global ptr null              ; of the lock of those who compute
+@release = global ptr null
+@by_python = global ptr null            ; what reads all else
 
 declare ptr @PyType_GenericAlloc(ptr, i64)
 declare void @Py_IncRef(ptr)
@@ -28,6 +44,13 @@ declare i32 @PyObject_RichCompareBool(ptr, ptr, i32)
 declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
 declare ptr @PyErr_Occurred()
 declare void @PyErr_Clear()
+declare void @PyErr_Fetch(ptr, ptr, ptr)
+declare void @PyErr_Restore(ptr, ptr, ptr)
+declare ptr @PyObject_GetAttr(ptr, ptr)
+declare i32 @PySet_Contains(ptr, ptr)
+declare i32 @PyContextVar_Get(ptr, ptr, ptr)
+declare ptr @PyContextVar_Set(ptr, ptr)
+declare i32 @PyContextVar_Reset(ptr, ptr)
 declare i32 @PyErr_BadArgument()
 
 define internal ptr @get(ptr %object, i64 %offset) {
@@ -349,5 +372,268 @@ raised:
   ret ptr null
 wrong:
   %bad = call i32 @PyErr_BadArgument()
+  ret ptr null
+}
+
+; ---- reading -----------------------------------------------------------------------------------
+
+; Another object in a field.
+define internal void @replace(ptr %object, i64 %offset, ptr %value) {
+  %old = call ptr @get(ptr %object, i64 %offset)
+  call void @put(ptr %object, i64 %offset, ptr %value)
+  call void @Py_DecRef(ptr %old)
+  ret void
+}
+
+; A node's value, there or computed: a new reference. Null without an error: not here.
+define internal ptr @value_of(ptr %node) {
+entry:
+  %none = load ptr, ptr @none
+  %value = call ptr @get(ptr %node, i64 ${NODE_VALUE})
+  %waits = icmp eq ptr %value, %none
+  br i1 %waits, label %compute, label %there
+there:
+  call void @Py_IncRef(ptr %value)
+  ret ptr %value
+compute:
+  %made = call ptr @compute(ptr %node)
+  ret ptr %made
+}
+
+; The value of an input that is a node of this dtype and shape, in C order; else null.
+define internal ptr @alike(ptr %node, ptr %dtype, ptr %shape) {
+entry:
+  %none = load ptr, ptr @none
+  %node_type = load ptr, ptr @node_type
+  %type = call ptr @get(ptr %node, i64 8)
+  %is_node = icmp eq ptr %type, %node_type
+  br i1 %is_node, label %look, label %no
+look:
+  %kind = call ptr @get(ptr %node, i64 ${NODE_DTYPE})
+  %own = call ptr @get(ptr %node, i64 ${NODE_SHAPE})
+  %same_kind = icmp eq ptr %kind, %dtype
+  %same_shape = call i1 @equal(ptr %own, ptr %shape)
+  %similar = and i1 %same_kind, %same_shape
+  br i1 %similar, label %value, label %no
+value:
+  %found = call ptr @value_of(ptr %node)
+  %layout = call ptr @get(ptr %node, i64 ${NODE_LAYOUT})
+  %in_order = icmp eq ptr %layout, %none
+  br i1 %in_order, label %out, label %drop
+out:
+  ret ptr %found
+drop:
+  call void @Py_DecRef(ptr %found)
+  br label %no
+no:
+  ret ptr null
+}
+
+; Compute a node of one or two such inputs, or of one and a number, by its ufunc: what `evaluate`
+; does, but for all that does not fit at once.
+define internal ptr @compute(ptr %node) {
+entry:
+  %given = alloca [2 x ptr]
+  %second_at = getelementptr [2 x ptr], ptr %given, i64 0, i64 1
+  %none = load ptr, ptr @none
+  %shape = call ptr @get(ptr %node, i64 ${NODE_SHAPE})
+  %small = load ptr, ptr @small
+  %known = call i32 @PySet_Contains(ptr %small, ptr %shape)
+  %is_small = icmp eq i32 %known, 1
+  %axes = call i64 @PyTuple_Size(ptr %shape)
+  %some = icmp sgt i64 %axes, 0         ; else NumPy gives a number
+  %fits = and i1 %is_small, %some
+  br i1 %fits, label %function, label %no
+function:
+  %row = call ptr @get(ptr %node, i64 ${NODE_ROW})
+  %plain_name = load ptr, ptr @plain_name
+  %plain = call ptr @PyObject_GetAttr(ptr %row, ptr %plain_name)
+  %no_row = icmp eq ptr %plain, null
+  br i1 %no_row, label %no, label %ufunc
+ufunc:
+  %inputs = call ptr @get(ptr %node, i64 ${NODE_INPUTS})
+  call void @Py_IncRef(ptr %inputs)
+  %count = call i64 @PyTuple_Size(ptr %inputs)
+  %has_none = icmp eq ptr %plain, %none
+  %one = icmp eq i64 %count, 1
+  %two = icmp eq i64 %count, 2
+  %one_or_two = or i1 %one, %two
+  %usable = xor i1 %has_none, true
+  %go = and i1 %one_or_two, %usable
+  br i1 %go, label %first, label %give_up
+first:
+  %x = call ptr @PyTuple_GetItem(ptr %inputs, i64 0)
+  %node_type = load ptr, ptr @node_type
+  %x_type = call ptr @get(ptr %x, i64 8)
+  %x_is_node = icmp eq ptr %x_type, %node_type
+  br i1 %x_is_node, label %kind, label %give_up
+kind:
+  %dtype = call ptr @get(ptr %x, i64 ${NODE_DTYPE})
+  %single = load ptr, ptr @single
+  %double = load ptr, ptr @double
+  %is_single = icmp eq ptr %dtype, %single
+  %is_double = icmp eq ptr %dtype, %double
+  %is_float = or i1 %is_single, %is_double
+  br i1 %is_float, label %left, label %give_up
+left:
+  %x_value = call ptr @alike(ptr %x, ptr %dtype, ptr %shape)
+  store ptr %x_value, ptr %given
+  store ptr null, ptr %second_at
+  %no_left = icmp eq ptr %x_value, null
+  br i1 %no_left, label %give_up, label %more
+more:
+  br i1 %two, label %second, label %call
+second:
+  %y = call ptr @PyTuple_GetItem(ptr %inputs, i64 1)
+  %y_type = call ptr @get(ptr %y, i64 8)
+  %float_type = load ptr, ptr @float_type
+  %is_number = icmp eq ptr %y_type, %float_type
+  br i1 %is_number, label %number, label %right
+number:
+  call void @Py_IncRef(ptr %y)
+  store ptr %y, ptr %second_at
+  br label %call
+right:
+  %y_value = call ptr @alike(ptr %y, ptr %dtype, ptr %shape)
+  store ptr %y_value, ptr %second_at
+  %no_right = icmp eq ptr %y_value, null
+  br i1 %no_right, label %drop, label %call
+call:
+  %found = call ptr @PyObject_Vectorcall(ptr %plain, ptr %given, i64 %count, ptr null)
+  %raised = icmp eq ptr %found, null
+  br i1 %raised, label %drop, label %check
+check:
+  %type = call ptr @get(ptr %found, i64 8)
+  %array_type = load ptr, ptr @array_type
+  %is_array = icmp eq ptr %type, %array_type
+  br i1 %is_array, label %keep, label %strange
+keep:
+  %nothing = load ptr, ptr @nothing
+  %zero = load ptr, ptr @zero
+  call void @replace(ptr %node, i64 ${NODE_VALUE}, ptr %found)
+  call void @replace(ptr %node, i64 ${NODE_INPUTS}, ptr %nothing)
+  call void @replace(ptr %node, i64 ${NODE_ROW}, ptr %none)
+  call void @replace(ptr %node, i64 ${NODE_DEPTH}, ptr %zero)
+  br label %drop
+strange:
+  call void @Py_DecRef(ptr %found)
+  br label %drop
+drop:
+  %result = phi ptr [null, %right], [null, %call], [%found, %keep], [null, %strange]
+  %left_used = load ptr, ptr %given
+  %right_used = load ptr, ptr %second_at
+  call void @Py_DecRef(ptr %left_used)
+  call void @Py_DecRef(ptr %right_used)
+  br label %give_up
+give_up:
+  %made = phi ptr [null, %ufunc], [null, %first], [null, %kind], [null, %left], [%result, %drop]
+  call void @Py_DecRef(ptr %inputs)
+  call void @Py_DecRef(ptr %plain)
+  ret ptr %made
+no:
+  call void @PyErr_Clear()
+  ret ptr null
+}
+
+define ptr @read(ptr %self, ptr %given, i64 %count) {
+entry:
+  %state_at = alloca ptr
+  %error_type = alloca ptr
+  %error_value = alloca ptr
+  %error_trace = alloca ptr
+  %good = icmp eq i64 %count, 1
+  br i1 %good, label %kind, label %wrong
+kind:
+  %none = load ptr, ptr @none
+  %node = load ptr, ptr %given
+  %type = call ptr @get(ptr %node, i64 8)
+  %node_type = load ptr, ptr @node_type
+  %is_node = icmp eq ptr %type, %node_type
+  br i1 %is_node, label %look, label %other
+look:
+  %value = call ptr @get(ptr %node, i64 ${NODE_VALUE})
+  %waits = icmp eq ptr %value, %none
+  br i1 %waits, label %place, label %there
+there:
+  call void @Py_IncRef(ptr %value)
+  ret ptr %value
+place:
+  %device = call ptr @get(ptr %node, i64 ${NODE_DEVICE})
+  %cpu_name = load ptr, ptr @cpu_name
+  %on_cpu = call i1 @equal(ptr %device, ptr %cpu_name)
+  br i1 %on_cpu, label %ask, label %other
+ask:
+  %local = load ptr, ptr @local
+  store ptr null, ptr %state_at
+  %failed = call i32 @PyContextVar_Get(ptr %local, ptr null, ptr %state_at)
+  %own = load ptr, ptr %state_at
+  %bad = icmp ne i32 %failed, 0
+  br i1 %bad, label %error, label %whose
+whose:
+  %common = icmp eq ptr %own, %none
+  br i1 %common, label %base, label %state
+base:
+  call void @Py_DecRef(ptr %own)
+  %settings = load ptr, ptr @settings
+  %base_name = load ptr, ptr @base_name
+  %all = call ptr @PyObject_GetAttr(ptr %settings, ptr %base_name)
+  %no_base = icmp eq ptr %all, null
+  br i1 %no_base, label %error, label %state
+state:
+  %state_of = phi ptr [%own, %whose], [%all, %base]
+  %fusion_name = load ptr, ptr @fusion_name
+  %verify_name = load ptr, ptr @verify_name
+  %fusion = call ptr @PyDict_GetItem(ptr %state_of, ptr %fusion_name)
+  %verify = call i1 @equal(ptr %fusion, ptr %verify_name)
+  call void @Py_DecRef(ptr %state_of)
+  br i1 %verify, label %other, label %hush
+hush:
+  %warnings = load ptr, ptr @warnings
+  %quiet = load ptr, ptr @quiet
+  %token = call ptr @PyContextVar_Set(ptr %warnings, ptr %quiet)
+  %no_token = icmp eq ptr %token, null
+  br i1 %no_token, label %error, label %lock
+lock:
+  %acquire = load ptr, ptr @acquire
+  %locked = call ptr @PyObject_Vectorcall(ptr %acquire, ptr null, i64 0, ptr null)
+  %not_locked = icmp eq ptr %locked, null
+  br i1 %not_locked, label %loud, label %work
+work:
+  call void @Py_DecRef(ptr %locked)
+  %made = call ptr @value_of(ptr %node)
+  call void @PyErr_Fetch(ptr %error_type, ptr %error_value, ptr %error_trace)
+  %release = load ptr, ptr @release
+  %unlocked = call ptr @PyObject_Vectorcall(ptr %release, ptr null, i64 0, ptr null)
+  call void @Py_DecRef(ptr %unlocked)
+  %e_type = load ptr, ptr %error_type
+  %e_value = load ptr, ptr %error_value
+  %e_trace = load ptr, ptr %error_trace
+  call void @PyErr_Restore(ptr %e_type, ptr %e_value, ptr %e_trace)
+  br label %loud
+loud:
+  %found = phi ptr [null, %lock], [%made, %work]
+  call void @PyErr_Fetch(ptr %error_type, ptr %error_value, ptr %error_trace)
+  %reset = call i32 @PyContextVar_Reset(ptr %warnings, ptr %token)
+  call void @Py_DecRef(ptr %token)
+  %f_type = load ptr, ptr %error_type
+  %f_value = load ptr, ptr %error_value
+  %f_trace = load ptr, ptr %error_trace
+  call void @PyErr_Restore(ptr %f_type, ptr %f_value, ptr %f_trace)
+  %done = icmp ne ptr %found, null
+  br i1 %done, label %out, label %why
+out:
+  ret ptr %found
+why:
+  %raised = call ptr @PyErr_Occurred()
+  %is_error = icmp ne ptr %raised, null
+  br i1 %is_error, label %error, label %other
+other:
+  %by_python = load ptr, ptr @by_python
+  %slow = call ptr @PyObject_Vectorcall(ptr %by_python, ptr %given, i64 1, ptr null)
+  ret ptr %slow
+error:
+  ret ptr null
+wrong:
+  %bad_argument = call i32 @PyErr_BadArgument()
   ret ptr null
 }

@@ -1,8 +1,9 @@
 """Replace what runs for every recorded op by builtins of CPython, once a compiler is there.
 
-Three functions of this package are small, run all the time and do nothing that Python is needed
-for: `tensor.record` and `tensor.fresh`, which make the objects of a recorded op, and
-`program.gather`, which looks at all that waits. `quick.ll` has them in native code. `install` puts
+Four functions of this package are small, run all the time and do nothing that Python is needed
+for: `tensor.record` and `tensor.fresh`, which make the objects of a recorded op, `program.gather`,
+which looks at all that waits, and `execute.read`, where ufuncs of arrays that are alike compute it
+all; what else there is to read goes to Python. `quick.ll` has them in native code. `install` puts
 those in place of the ones in Python when the first kernel was made, as LLVM is loaded by then;
 where the layout of objects is not known (PyPy, free-threaded CPython) nothing changes.
 """
@@ -16,10 +17,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ruda import backends
-from ruda.tensor import graph, program, tensor
+import numpy as np
 
-PYTHONS = tensor.fresh, tensor.record, program.gather
+from ruda import backends
+from ruda.dtypes import float32, float64
+from ruda.settings import settings
+from ruda.tensor import execute, graph, program, tensor
+
+PYTHONS = tensor.fresh, tensor.record, program.gather, execute.read
 CLASSES: tuple[type, ...] = (graph.Node, tensor.Storage, tensor.Tensor)
 
 
@@ -38,15 +43,22 @@ def install() -> None:
     }
     text = Path(__file__).with_suffix(".ll").read_text(encoding="utf-8")
     constants = {**offsets, "MAX_DEPTH": graph.MAX_DEPTH}
-    names = ("fresh", "record", "gather")
+    names = ("fresh", "record", "gather", "read")
     values = {
         "node_type": graph.Node, "storage_type": tensor.Storage, "tensor_type": tensor.Tensor,
         "float_type": float, "int_type": int, "none": None, "false": False, "zero": 0,
-        "nothing": (),
+        "nothing": (), "array_type": np.ndarray, "single": float32, "double": float64,
+        "small": execute._small, "settings": settings, "local": settings.local,
+        "plain_name": "plain", "cpu_name": "cpu", "base_name": "base", "fusion_name": "fusion",
+        "verify_name": "verify", "warnings": execute.WARNINGS, "quiet": execute.QUIET,
+        "acquire": execute._lock.acquire, "release": execute._lock.release,
+        "by_python": execute.read,
     }  # fmt: skip
     made = backend.builtins(string.Template(text).substitute(constants), names, values)
     if made is not None:
-        tensor.fresh, tensor.record, program.gather = made
+        tensor.fresh, tensor.record, program.gather, read = made
+        if execute.WARNINGS is not None:
+            execute.read = read
 
 
 def offset_of(cls: type, name: str) -> int:
