@@ -143,6 +143,7 @@ class Emitter:
     """Text of one kernel."""
 
     reports = "ruda_reports"  # what a report is given to
+    entry_name = "{}"  # the kernel's, of its function's
 
     def __init__(
         self, function: Function, sites: tuple[Site, ...], target: Mapping[str, Any]
@@ -162,7 +163,7 @@ class Emitter:
         self.declared: set[Variable] = set()
         self.word = FIRST_WORD
         self.serial = 0
-        self.entry = self.name(function.name)
+        self.entry = self.name(self.entry_name.format(function.name))
         self.homes = homes(function.body)
         nodes: list[Any] = [*ir.all_expressions(function.body), *ir.statements(function.body)]
         self.specials = {(e.name, e.axis) for e in nodes if isinstance(e, Special)}

@@ -141,6 +141,9 @@ class Note:
 class VectorEmitter(Tiles):
     """Text of one kernel."""
 
+    # Its name has no types in it: `conj` would be that of the C library, and the linker take it.
+    entry_name = "{} kernel"
+
     def __init__(
         self, original: Function, function: Function, sites: tuple[Site, ...],
         target: Mapping[str, Any], scalar: bool, rows_kept: str = "both", long_tiles: bool = True,

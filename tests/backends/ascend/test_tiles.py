@@ -819,3 +819,28 @@ def test_a_fault_names_the_users_line_and_spares_the_process():
     assert caught.value.place.line == shifted.py_func.__code__.co_firstlineno + 3
     launch(shifted, 12, x, 0, block=12)
     np.testing.assert_array_equal(x, 1)
+
+
+@ruda.jit
+def conj(x, out):
+    i = ruda.grid(1)
+    if i < x.size:
+        out[i] = x[i]
+
+
+@ruda.jit
+def nextafter(x, out):
+    i = ruda.grid(1)
+    if i < x.size:
+        out[i] = x[i] + 1
+
+
+@pytest.mark.parametrize("chip", ["ascend-twin", DEVICE])
+def test_kernels_may_have_names_of_the_c_library(chip):
+    """The linker would take the library's function, which is there first: nothing was computed."""
+    x = np.arange(5, dtype=np.float32)
+    for kernel, wanted in ((conj, x), (nextafter, x + 1)):
+        out = np.full(5, -1, np.float32)
+        with ruda.config(device=chip):
+            kernel[1, 32](x, out)
+        np.testing.assert_array_equal(out, wanted)

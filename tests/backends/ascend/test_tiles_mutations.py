@@ -82,7 +82,7 @@ def mutants(text):
 def body_of(text, name, number):
     """A text's kernel and launcher, with names of their own."""
     body = text[text.index("constexpr int32_t TILE") :]
-    body = re.sub(rf"\b({name}|ruda_launch)\b", rf"\1_{number}", body)
+    body = re.sub(rf"\b({name}_kernel|ruda_launch)\b", rf"\1_{number}", body)
     return re.sub(r"\bTILE\b", f"TILE_{number}", body)
 
 
