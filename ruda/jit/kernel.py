@@ -600,9 +600,9 @@ class Kernel(Generic[P]):
     ) -> str:
         """The text for a target, made on any machine; its first line says what it was made for.
 
-        `types` are ruda's, NumPy's or numba's dtypes, or strings such as "f32[:, :]" and "int". The
-        text is that for contiguous arrays, or with `strided=True` for any; the block is 256 unless
-        given. `constexpr` gives the compile-time parameters by name.
+        `types` are ruda's, NumPy's or numba's dtypes, strings such as "f32[:, :]" and "int", or the
+        arguments of a launch. The text is that for contiguous arrays, or with `strided=True` for
+        any; the block is 256 unless given. `constexpr` gives the compile-time parameters by name.
         """
         from ruda.jit import tools
 

@@ -17,8 +17,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ruda import backends
-from ruda.dtypes import DType
+from ruda.dtypes import DType, as_dtype
 from ruda.errors import (
     DTypeError,
     KernelTypeError,
@@ -31,7 +33,7 @@ from ruda.errors import (
 from ruda.jit import ir, missing
 from ruda.jit.kernel import Kernel, Specialisation, as_dimensions
 from ruda.jit.passes import demote
-from ruda.jit.types import ArrayType, Static, Type, parse_type, split_types
+from ruda.jit.types import ArrayType, Static, Type, parse_type, split_types, type_of
 from ruda.settings import settings
 
 DEFAULT_BLOCK = (256, 1, 1)
@@ -66,9 +68,21 @@ def described_types(
         )
     found = iter(given)
     return tuple(
-        Static.of(constexpr[n]) if n in constexpr else _contiguous(parse_type(next(found)))
+        Static.of(constexpr[n]) if n in constexpr else _contiguous(type_like(next(found), n))
         for n in names
     )
+
+
+def type_like(given: Any, name: str) -> Type:
+    """The type that is named, or that an argument of a launch has."""
+    if isinstance(given, int | float | complex | np.ndarray | np.generic):
+        return type_of(given, name)
+    if hasattr(given, "__ruda_array_type__"):
+        return type_of(given, name)
+    is_class = isinstance(given, type)  # as np.float32
+    if not is_class and hasattr(given, "shape") and hasattr(given, "dtype"):  # a tensor
+        return ArrayType(as_dtype(given.dtype), len(given.shape), "C")
+    return parse_type(given)
 
 
 def _contiguous(kind: Type) -> Type:

@@ -68,6 +68,14 @@ def test_types_of_variables():
     assert types["tile"] == "shared float32[64]" and types["helper_s"] == "float32"
 
 
+def test_arguments_of_a_launch_stand_for_their_types():
+    by_name = costly.source("cpu", "f32[:]", "f64[:]", "i32[:]", "int")
+    x, y, k = np.ones(3, np.float32), ruda.to_device(np.ones(3)), ruda.asarray([1], dtype="int32")
+    assert costly.source("cpu", x, y, k, 7) == by_name
+    with pytest.raises(LaunchTypeError, match="give a type for each of x, y, idx, n, not 1"):
+        ruda.explain(costly, (x, y, k, 7))
+
+
 def test_operations_of_64_bits():
     wide = lines(explained().wide)
     assert set(wide) == {-3, 10} and wide[-3] == "conversion to float64"  # of what is returned

@@ -146,6 +146,23 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 FUNCTIONS["fabs"] = FUNCTIONS["absolute"] = FUNCTIONS["abs"] = lambda x: abs(
     x if kind(getattr(x, "dtype", FLOAT64)) in "fc" or not isinstance(x, Number) else to_float(x)
 )
+
+
+def unless_whole(function: Callable[..., Any], of_integers: Callable[..., Any]) -> Any:
+    """A function that is another one for integers, which are no floats on the way."""
+
+    def compute(*arguments: Any) -> Any:
+        values = [lift(a) for a in arguments]
+        whole = all(
+            kind(v.dtype) in "iub" if isinstance(v, Number) else isinstance(v, int) for v in values
+        )
+        return (of_integers if whole else function)(*arguments)
+
+    return compute
+
+
+FUNCTIONS["fmin"] = unless_whole(FUNCTIONS["fmin"], minimum)
+FUNCTIONS["fmax"] = unless_whole(FUNCTIONS["fmax"], maximum)
 MATH_NAMES = {
     "asin": "arcsin",
     "acos": "arccos",

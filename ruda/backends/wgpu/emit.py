@@ -365,7 +365,8 @@ class Emitter:
         f = self.function
         self.written = {v for s in ir.statements(f.body) for v in ir.written(s)}
         self.origins = origins(f, lambda a: a.name in self.typed or self.bindings[a.name].written)
-        self.parameters.append(Parameter("zero", "u32", ("zero",)))
+        self.parameters.append(Parameter("zeros", "zeros", ("zeros",)))
+        self.parameters.append(Parameter("which_zero", "u32", ("zero",)))
         if self.guards:
             self.parameters.append(Parameter("kernel", "u32", ("kernel",)))
         head = self.coordinates()
@@ -430,6 +431,9 @@ class Emitter:
     def block_struct(self) -> str:
         rows = []
         for p in self.parameters:
+            if p.kind == "zeros":
+                rows.append(f"  {p.name}: array<vec4<u32>, 2>,")
+                continue
             words = WORDS[p.kind]
             names = [p.name] if words == 1 else [f"{p.name}_{k}" for k in range(words)]
             rows += [
@@ -437,7 +441,11 @@ class Emitter:
             ]
         return (
             "struct Block {\n" + "\n".join(rows) + "\n}\n"
-            "@group(0) @binding(0) var<uniform> p: Block;"
+            "@group(0) @binding(0) var<uniform> p: Block;\n"
+            # Of which no compiler knows the value. A driver that makes a form of the program for
+            # the values in the uniform block, as Mesa does for those that a condition is made of
+            # alone, takes only values at a fixed place.
+            "fn zero() -> u32 { return p.zeros[p.which_zero].x; }"
         )
 
     def declarations(self) -> str:

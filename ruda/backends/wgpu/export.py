@@ -31,7 +31,13 @@ TYPED = {
     "float64": "Float64Array", "complex128": "Float64Array", "int64": "BigInt64Array",
     "uint64": "BigUint64Array",
 }  # fmt: skip
-FIELD = {"u32": 4, "i32": 4, "f32": 4, "bool": 4}  # fields of the parameter block, in bytes
+FIELD = {
+    "u32": 4,
+    "i32": 4,
+    "f32": 4,
+    "bool": 4,
+    "zeros": 32,
+}  # bytes of a field
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**", "eq": "===", "ne": "!==",
     "lt": "<", "le": "<=", "gt": ">", "ge": ">=",

@@ -146,8 +146,8 @@ def literal(value: Any, kind: str) -> str:
         if usual and value < 0:
             return f"(-{-value!r}{SUFFIX[kind]})"
         if kind == "f32":
-            return f"bitcast<f32>({bits}u + p.zero)"
-        return f"bitcast<f64>({bits}lu + u64(p.zero))"
+            return f"bitcast<f32>({bits}u + zero())"
+        return f"bitcast<f64>({bits}lu + u64(zero()))"
     value = int(value)
     if kind in ("I64", "U64"):
         return f"vec2<u32>({value & 0xFFFFFFFF}u, {(value >> 32) & 0xFFFFFFFF}u)"

@@ -514,6 +514,8 @@ def block_values(
     out: list[Any] = []
     for p in parameters:
         match p.source:
+            case ("zeros",):
+                out += [0] * 8
             case ("zero",):
                 out.append(0)
             case ("grid", axis):

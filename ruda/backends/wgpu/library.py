@@ -187,8 +187,8 @@ fn mulhi_T(x: T, y: T) -> T {
 _add(
     "f32 f64",
     """
-fn opaque_T(x: T) -> T { return bitcast<T>(bitcast<U>(x) + U(p.zero)); }
-fn apart_T(x: T) -> T { return bitcast<T>(bitcast<U>(x) - U(p.zero)); }  // not alike `opaque`
+fn opaque_T(x: T) -> T { return bitcast<T>(bitcast<U>(x) + U(zero())); }
+fn apart_T(x: T) -> T { return bitcast<T>(bitcast<U>(x) - U(zero())); }  // not alike `opaque`
 fn isnan_T(x: T) -> bool { return (bitcast<U>(x) & MAGNITUDE) > INFINITE; }
 fn isinf_T(x: T) -> bool { return (bitcast<U>(x) & MAGNITUDE) == INFINITE; }
 fn isfinite_T(x: T) -> bool { return (bitcast<U>(x) & MAGNITUDE) < INFINITE; }
@@ -226,7 +226,7 @@ fn long_fmod_T(x: T, y: T) -> T {
   let bits = bitcast<U>(x) & MAGNITUDE;
   let other = bitcast<U>(y) & MAGNITUDE;
   if ((bits >= INFINITE) | (other > INFINITE) | (other == 0SU)) {
-    return bitcast<T>(QUIET + U(p.zero));
+    return bitcast<T>(QUIET + U(zero()));
   }
   if (bits < other) { return x; }
   var ex = i32(bits >> MANTISSA);
@@ -510,12 +510,12 @@ fn long_quadrant_f64(x: f64) -> vec2<f64> {{
 // Stirling's series from 12 on, by recurrence below; reflected for negative arguments.
 fn gamma_f64(x: f64) -> f64 {
   if (isnan_f64(x)) { return x; }
-  if (x == 0.0lf) { return copysign_f64(bitcast<f64>(0x7ff0000000000000lu + u64(p.zero)), x); }
+  if (x == 0.0lf) { return copysign_f64(bitcast<f64>(0x7ff0000000000000lu + u64(zero())), x); }
   if (isinf_f64(x)) {
-    return select(bitcast<f64>(0x7ff8000000000000lu + u64(p.zero)), x, x > 0.0lf);
+    return select(bitcast<f64>(0x7ff8000000000000lu + u64(zero())), x, x > 0.0lf);
   }
   if (x < 0.0lf) {
-    if (floor(x) == x) { return bitcast<f64>(0x7ff8000000000000lu + u64(p.zero)); }
+    if (floor(x) == x) { return bitcast<f64>(0x7ff8000000000000lu + u64(zero())); }
     return 3.141592653589793lf / (sinpi_f64(x) * gamma_positive_f64(1.0lf - x));
   }
   return gamma_positive_f64(x);
@@ -523,7 +523,7 @@ fn gamma_f64(x: f64) -> f64 {
 """,
     "gamma_positive_f64": """
 fn gamma_positive_f64(x: f64) -> f64 {
-  if (x > 171.7lf) { return bitcast<f64>(0x7ff0000000000000lu + u64(p.zero)); }
+  if (x > 171.7lf) { return bitcast<f64>(0x7ff0000000000000lu + u64(zero())); }
   var below = 1.0lf;
   var steps = 0.0lf;
   loop {
@@ -556,7 +556,7 @@ fn stirling_f64(x: f64) -> f64 {
     "lgamma_f64": """
 fn lgamma_f64(x: f64) -> f64 {
   if (isnan_f64(x)) { return x; }
-  let infinity = bitcast<f64>(0x7ff0000000000000lu + u64(p.zero));
+  let infinity = bitcast<f64>(0x7ff0000000000000lu + u64(zero()));
   if (isinf_f64(x) | ((x <= 0.0lf) & (floor(x) == x))) { return infinity; }
   if (x < 0.0lf) {
     let s = abs(sinpi_f64(x));

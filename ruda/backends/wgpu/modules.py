@@ -20,7 +20,7 @@ from ruda.settings import settings
 LONGEST = 16  # bytes of a wide access, at most
 FORMAT = {
     "u32": "I", "i32": "i", "f32": "f", "i64": "q", "u64": "Q", "f64": "d", "c64": "ff",
-    "c128": "dd", "bool": "I", "I64": "q", "U64": "Q",
+    "c128": "dd", "bool": "I", "zeros": "8I", "I64": "q", "U64": "Q",
 }  # fmt: skip
 
 
@@ -174,7 +174,8 @@ class Module:
                 found = self.forms[variant] = self.form(replace(variant, wide=True, vectors=False))
                 return found
             parameters = source.options["parameters"]
-            pack = struct.Struct("<" + "".join(FORMAT[p.kind] for p in parameters))
+            fields = "<" + "".join(FORMAT[p.kind] for p in parameters)
+            pack = struct.Struct(f"{fields}{-struct.calcsize(fields) % 16}x")  # as WGSL has it
             found = self.forms[variant] = Form(source, pack)
         return found
 

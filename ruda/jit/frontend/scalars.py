@@ -273,6 +273,8 @@ class Scalars(State):
             if name in ("and", "or", "xor", "invert", "shl", "shr"):
                 hint = "bit operations need integers"
             raise KernelTypeError(f"cannot {verb} {names}", place, hint=hint)
+        if name in ("fmin", "fmax") and common.is_integer:  # no integer is a NaN
+            return self.operation(name[1:], operands, place)
         known = all(isinstance(o, ir.Const) for o in operands)
         if name == "pow" and common.is_integer and not (known and common is dtypes.weak_int):
             self.refuse_negative_power(operands[0], operands[1], place)

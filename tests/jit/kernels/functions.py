@@ -248,16 +248,28 @@ def functions_by_constants(x, out):
         out[8, i] = math.pow(2.0, x[i])
         out[9, i] = math.copysign(x[i], -0.0)
         out[10, i] = math.sin(1.5) + math.cos(0.25) + math.tan(3.0)
+        out[11, i] = math.pow(-0.0, x[i])
+        out[12, i] = math.pow(x[i], -0.0)
+        out[13, i] = ruda.fma(x[i] * 1e38 * 1e38, -0.0, x[i])
 
 
 def by_constants(x):
+    wide = x.dtype == np.float64  # where the product is finite
     x = np.float64(x)
     nearest = np.vectorize(math.remainder)
     return np.stack([
         np.fmod(x, 2.5), np.fmod(7.5, x), nearest(x, 3.0), nearest(100.0, x), x % 3.0,
         np.arctan2(x, 1.0), np.hypot(3.0, x), x**1.5, 2.0**x, -x,
         np.full(x.shape, math.sin(1.5) + math.cos(0.25) + math.tan(3.0)),
+        0 * x, x**0, np.where(wide, x, math.nan),
     ])  # fmt: skip
+
+
+@ruda.jit
+def lesser_of_integers(a, b, out):
+    i = ruda.grid(1)
+    if i < a.size:
+        out[i] = ruda.fmin(ruda.fmax(a[i], 3), b[i])
 
 
 @ruda.jit
@@ -318,13 +330,22 @@ CASES = [
     *(
         Case(
             functions_by_constants,
-            lambda rng, n, d=d: (uniform(rng, 0.5, 9, n, dtype=d), Out((11, n), d)),
+            lambda rng, n, d=d: (uniform(rng, 0.5, 9, n, dtype=d), Out((14, n), d)),
             by_constants,
             ulps=4 if d == np.float32 else 8,
             sizes=(7, 1000),
             name=f"functions_by_constants_{np.dtype(d)}",
         )
         for d in (np.float32, np.float64)
+    ),
+    *(
+        Case(
+            lesser_of_integers,
+            lambda rng, n, d=d: (integers(rng, n, dtype=d), integers(rng, n, dtype=d), Out(n, d)),
+            lambda a, b: np.minimum(np.maximum(a, 3), b),
+            name=f"lesser_of_integers_{np.dtype(d)}",
+        )
+        for d in (np.int32, np.uint8, np.int64)
     ),
     Case(
         gaussian,

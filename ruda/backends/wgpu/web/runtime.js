@@ -234,10 +234,11 @@ function gridOf(grid, device) {
 
 /** Write the parameter block: KERNEL.fields are [offset, kind, source, unit]. */
 function fill(view, counts, arrays, scalars) {
-  const put = { u32: "setUint32", i32: "setInt32", f32: "setFloat32", bool: "setUint32" };
+  const put = { u32: "setUint32", i32: "setInt32", f32: "setFloat32", bool: "setUint32", zeros: "setUint32" };
   for (const [offset, kind, [source, a, b], unit] of KERNEL.fields) {
     const shape = source === "extent" || source === "stride" ? arrays[a].shape : [];
     const value = {
+      zeros: () => 0,
       zero: () => 0,
       base: () => 0,
       grid: () => counts[a],
