@@ -43,6 +43,7 @@ from ruda.tensor.opdef import Row, Scalar, constant, trace
 BLOCK = 256
 MAX_SIDE = 65535  # of a grid beside x
 WARP, ALL = 32, 0xFFFFFFFF  # lanes of a warp, and the mask that names them
+REGISTERS = 1 << 16  # of a multiprocessor of CUDA, which the threads of a block share
 Reference = tuple[str, int]  # ("array" | "number" | "op", its place in the group)
 # What is dear to compute again: where the host needs it twice, it is kept in an output's memory.
 DEAR = frozenset(
@@ -496,7 +497,11 @@ class Rows:
         parameters: tuple[ir.Array | ir.Variable, ...] = (
             *self.outputs, *self.inputs, *self.numbers
         )  # fmt: skip
-        return ir.Function(self.name, parameters, (*declared, *body), arrays=tuple(self.own))
+        # A large block must find room, however many values its threads hold.
+        most = REGISTERS // self.group.block if self.group.block > 256 else None
+        return ir.Function(
+            self.name, parameters, (*declared, *body), arrays=tuple(self.own), max_registers=most
+        )
 
     def row_values(self, stage: int) -> None:
         """What is made of the reductions so far, and is the same for a whole row."""

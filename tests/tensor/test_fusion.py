@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import ruda
-from ruda.tensor import execute, fuse, plan
+from ruda.jit.types import parse_type
+from ruda.tensor import execute, fuse, lower, plan
 from ruda.tensor.program import collect, program, topological
 
 
@@ -175,6 +176,19 @@ def test_rows_are_held_in_registers(shape, taken, monkeypatch, rng):
         np.testing.assert_allclose(found, getattr(np, name)(special, axis=-1), 1e-5, 0, name)
     whole = ruda.asarray((a * 100).astype(np.int32), device="sim")
     assert np.array_equal(ruda.max(whole, axis=-1).numpy(), whole.numpy().max(-1))
+
+
+@pytest.mark.parametrize(("count", "block"), [(8000, 256), (16000, 512)])
+def test_a_large_block_finds_room(count, block, monkeypatch):
+    """One of 512 threads was refused on a GPU, because its threads took 170 registers each."""
+    monkeypatch.setattr(plan, "CHUNKED", ("sim",))
+    monkeypatch.setattr(execute, "_plans", (None, {}))
+    x = ruda.asarray(np.ones((200, count), np.float32), device="sim")
+    kernel = planned(ruda.sum(x * x, axis=1, keepdims=True) * x).kernels[0]
+    assert (kernel.group.style, kernel.group.block) == ("block", block)
+    types = [parse_type("f32[:, :]") for _ in (*kernel.outputs, *kernel.operands)]
+    most = lower.lowered(kernel.group).translate(types)[0].max_registers
+    assert most == {256: None, 512: 128}[block]
 
 
 @pytest.mark.parametrize(("held", "part"), [(False, 256), (True, 256), (True, 40)])
