@@ -40,13 +40,20 @@ NEEDS = {
     "lu": ("cusolverDn?getrf", "cusolverDn?getrs", "cublas?getrfBatched", "cublas?getrsBatched",
            "cublas?getriBatched"),
     "cholesky": ("cusolverDn?potrf", "cusolverDn?potrfBatched"),
+    "qr": ("cusolverDn?geqrf",),
+    "eigen": ("cusolverDnXsyevd",),
+    "svd": ("cusolverDn?gesvdj", "cusolverDn?gesvdjBatched"),
 }  # fmt: skip
 # (matrices, their larger side) -> whether the vendor's is faster than our own.
 ROUTES: dict[str, Callable[[int, int], bool]] = {
     "lu": lambda count, n: True,
     "cholesky": lambda count, n: True,
+    "qr": lambda count, n: count == 1,
+    "eigen": lambda count, n: True,
+    "svd": lambda count, n: count == 1 or n <= TINY,
 }
 TOGETHER = 512  # up to this side a stack is factorised by one call
+TINY = 32  # the largest side of matrices that `gesvdjBatched` takes
 
 
 def vendor_has(device: str, *names: str) -> bool:
@@ -107,6 +114,18 @@ def workspace(device: str, name: str, kind: DType, *arguments: Any) -> tuple[Any
     length = ctypes.c_int()
     call(device, f"{name}_bufferSize", kind, *arguments, ctypes.byref(length))
     return memory.allocate((max(length.value, 1),), kind, device), length.value
+
+
+def bytes_of(device: str, name: str, kind: DType, *arguments: Any) -> tuple[Any, Any]:
+    """The memory of the device and of the host that a function wants."""
+    there, here = ctypes.c_size_t(), ctypes.c_size_t()
+    *given, count = arguments  # of which there is one, or none
+    call(
+        device, f"{name}_bufferSize", kind, *given, ctypes.byref(there), ctypes.byref(here),
+        *([] if count is None else [count]),
+    )  # fmt: skip
+    work = memory.allocate((max(there.value, 1),), dtypes.uint8, device)
+    return work, ctypes.create_string_buffer(max(here.value, 1))
 
 
 # ---- LU ------------------------------------------------------------------------------------------
@@ -214,3 +233,94 @@ def cholesky(a: Any, wrong: Any, kind: DType, device: str) -> None:
                 address(wrong) + 4 * k,
             )  # fmt: skip
     run.each("cholesky", device, wrong_roots, count * n, a, wrong)
+
+
+# ---- QR ------------------------------------------------------------------------------------------
+
+
+def qr(a: Any, q: Any, kind: DType, device: str) -> None:
+    """Q and R of matrices whose transposes are given: R's transpose is left in the lower triangles.
+
+    q  for the transposes of Q, as many rows of it as it has
+    """
+    (count, n, m), columns = a.shape, q.shape[1]
+    k = min(m, n)
+    factors = memory.allocate((count, k), kind, device)
+    info = run.full((count,), 0, dtypes.int32, device)
+    one = kind.itemsize
+    work, length = workspace(device, "cusolverDn?geqrf", kind, m, n, address(a), m)
+    for b, at in enumerate(matrices(a)):
+        call(
+            device, "cusolverDn?geqrf", kind, m, n, at, m, address(factors) + one * k * b,
+            address(work), length, address(info) + 4 * b,
+        )  # fmt: skip
+    shape = count, k, m
+    run.copy(memory.look(q, shape, q.strides), memory.look(a, shape, a.strides), device)
+    name = "cusolverDn?ungqr" if kind.kind == "complex" else "cusolverDn?orgqr"
+    work, length = workspace(device, name, kind, m, columns, k, address(q), m, address(factors))
+    for b, at in enumerate(matrices(q)):
+        call(
+            device, name, kind, m, columns, k, at, m, address(factors) + one * k * b,
+            address(work), length, address(info) + 4 * b,
+        )  # fmt: skip
+
+
+# ---- eigenvalues, singular values ----------------------------------------------------------------
+
+
+def eigen(a: Any, values: Any, vectors: bool, kind: DType, device: str) -> Any:
+    """Eigenvalues of Hermitian matrices, of which the lower triangles are read.
+
+    Rows of `a` become the conjugates of the eigenvectors. The result: which did not converge.
+    """
+    count, n, _ = a.shape
+    info = run.full((count,), 0, dtypes.int32, device)
+    backend: Any = backends.get(device)
+    whole, real = CUDA_TYPES[kind.name], CUDA_TYPES[REAL[kind].name]
+    together = count > 1 and backend.vendor.has("cusolverDnXsyevBatched")
+    name = "cusolverDnXsyevBatched" if together else "cusolverDnXsyevd"
+
+    def given(at: int, to: int) -> tuple[Any, ...]:
+        job = VECTORS if vectors else VALUES_ONLY
+        return job, UPPER, n, whole, at, n, real, to, whole
+
+    first = given(address(a), address(values))
+    work, host = bytes_of(device, name, kind, *first, count if together else None)
+    memories = address(work), work.size, ctypes.addressof(host), len(host)
+    if together:
+        call(device, name, kind, *first, *memories, address(info), count)
+        return info
+    step = values.strides[0]
+    for b, at in enumerate(matrices(a)):
+        each = given(at, address(values) + step * b)
+        call(device, name, kind, *each, *memories, address(info) + 4 * b)
+    return info
+
+
+def singular(a: Any, s: Any, u: Any, v: Any, kind: DType, device: str) -> Any:
+    """Singular values of matrices, no wider than high, whose transposes are given.
+
+    u, v  for the transposes of U, as many rows of it as it has, and of V; None without vectors.
+    Small ones of a stack have all of U. The result: which did not converge.
+    """
+    count, n, m = a.shape
+    info = run.full((count,), 0, dtypes.int32, device)
+    job = VALUES_ONLY if u is None else VECTORS
+    together = count > 1 and m <= TINY
+
+    def given(b: int) -> tuple[Any, ...]:
+        left, right, to = (None if x is None else address(x) + b * x.strides[0] for x in (u, v, s))
+        economic = () if together else (int(u is None or u.shape[1] < m),)
+        return (job, *economic, m, n, address(a) + b * a.strides[0], m, to, left, m, right, n)
+
+    name = "cusolverDn?gesvdjBatched" if together else "cusolverDn?gesvdj"
+    more = (count,) if together else ()
+    length = ctypes.c_int()
+    call(device, f"{name}_bufferSize", kind, *given(0), ctypes.byref(length), *more)
+    work = memory.allocate((max(length.value, 1),), kind, device)
+    for b in range(1 if together else count):
+        call(
+            device, name, kind, *given(b), address(work), length.value, address(info) + 4 * b,
+            *more,
+        )  # fmt: skip
+    return info

@@ -25,6 +25,7 @@ from ruda.tensor import cusolver, memory
 from ruda.tensor.creation import (
     broadcast_shapes,
     concat,
+    conjugate,
     eye,
     ones,
     result_type,
@@ -51,7 +52,9 @@ SWEEPS = 40  # of rotations of all pairs; 6 to 12 are usual
 
 # What a function is made of, by the names that `cusolver` has for it.
 ROUTINES = {
-    "solve": "lu", "inv": "lu", "det": "lu", "slogdet": "lu", "cholesky": "cholesky",
+    "solve": "lu", "inv": "lu", "det": "lu", "slogdet": "lu", "cholesky": "cholesky", "qr": "qr",
+    "eigh": "eigen", "eigvalsh": "eigen", "svd": "svd", "svdvals": "svd", "matrix_rank": "svd",
+    "pinv": "svd",
 }  # fmt: skip
 
 LinAlgError = np.linalg.LinAlgError
@@ -319,12 +322,43 @@ def _orthogonal(name: str, x: Tensor, complete: bool) -> tuple[Tensor, Tensor]:
 def qr(x: Tensor, /, *, mode: str = "reduced") -> Any:
     if mode not in ("reduced", "complete"):
         raise ValueError(f"`qr` with mode={mode!r}: there are reduced and complete")
-    rows, size = _scaled(_number("qr", x))
-    q, r = _orthogonal("qr", rows, mode == "complete")
-    return QRResult(q, r * size)
+    x = _number("qr", x)
+    if _is_empty(x):
+        return QRResult(*(astype(v, x.dtype) for v in qr(_real(x), mode=mode)))
+    rows, size = _scaled(x)
+    if not cusolver.takes("qr", x):
+        q, r = _orthogonal("qr", rows, mode == "complete")
+        return QRResult(q, r * size)
+    a, (m, n) = _stack(rows.mT), x.shape[-2:]
+    columns = m if mode == "complete" else min(m, n)
+    to = memory.allocate((a.shape[0], columns, m), x.dtype, x.device)
+    cusolver.qr(a, to, x.dtype, x.device)
+    r = triu(_back(a, x, n, m).mT[..., :columns, :])
+    return QRResult(_back(to, x, columns, m).mT, r * size)
 
 
 # ---- singular values and eigenvalues -------------------------------------------------------------
+
+
+def _is_empty(x: Tensor) -> bool:
+    """Whether there is nothing to factorise for a vendor, whose are the complex matrices."""
+    return x.size == 0 and x.dtype.kind == "complex"
+
+
+def _real(x: Tensor) -> Tensor:
+    """An empty stack of complex matrices as one of real ones."""
+    return zeros(x.shape, dtype=cusolver.REAL[x.dtype], device=x.device)
+
+
+def _finite(name: str, size: Tensor) -> None:
+    """LinAlgError for matrices with NaN or infinity, by their greatest elements."""
+    if not np.isfinite(memory.to_host(size.buffer())).all():
+        raise LinAlgError(f"`{name}` did not converge: there is NaN or infinity")
+
+
+def _converged(name: str, info: Any) -> None:
+    if memory.to_host(info).any():
+        raise LinAlgError(f"`{name}` did not converge")
 
 
 @functools.lru_cache(maxsize=16)
@@ -391,11 +425,16 @@ def svd(x: Tensor, /, *, full_matrices: bool = True) -> Any:
     from ruda.tensor.linalg import diagonal
 
     x = _number("svd", x)
+    if _is_empty(x):
+        u, s, vh = svd(_real(x), full_matrices=full_matrices)
+        return SVDResult(astype(u, x.dtype), s, astype(vh, x.dtype))
     m, n = x.shape[-2:]
     if m < n:
         u, s, vh = svd(x.mT, full_matrices=full_matrices)
         return SVDResult(vh.mT, s, u.mT)
     whole, size = _scaled(x)
+    if cusolver.takes("svd", x):
+        return SVDResult(*_singular("svd", whole, size, m if full_matrices else n))
     rows, v = _rotated("svd", whole.mT, True)
     s, rows, vh = _in_order(_lengths(rows), True, rows, v)  # type: ignore[arg-type]
     q, r = _orthogonal("svd", rows.mT, full_matrices)
@@ -406,9 +445,35 @@ def svd(x: Tensor, /, *, full_matrices: bool = True) -> Any:
     return SVDResult(u, s * size[..., 0], vh)
 
 
+def _singular(name: str, x: Tensor, size: Tensor, columns: int) -> tuple[Any, ...]:
+    """U of so many columns, the singular values and V^H by the vendor; for 0, no vectors."""
+    _finite(name, size)
+    kind, device, (m, n) = x.dtype, x.device, x.shape[-2:]
+    a = _stack(x.mT)
+    count = a.shape[0]
+    s = memory.allocate((count, n), cusolver.REAL[kind], device)
+    u = v = None
+    if columns:
+        whole = m if count > 1 and m <= cusolver.TINY else columns
+        u = memory.allocate((count, whole, m), kind, device)
+        v = memory.allocate((count, n, n), kind, device)
+    _converged(name, cusolver.singular(a, s, u, v, kind, device))
+    values = _back(s, x, n) * size[..., 0]
+    if u is None:
+        return (values,)
+    left = _back(u, x, u.shape[1], m).mT[..., :columns]
+    return left, values, conjugate(_back(v, x, n, n))
+
+
 def svdvals(x: Tensor, /) -> Tensor:
     x = _number("svdvals", x)
+    if _is_empty(x):
+        return svdvals(_real(x))
     whole, size = _scaled(x)
+    if cusolver.takes("svd", x):
+        tall = whole if x.shape[-2] >= x.shape[-1] else whole.mT
+        found: Tensor = _singular("svdvals", tall, size, 0)[0]
+        return found
     rows, _ = _rotated("svdvals", whole.mT if x.shape[-2] >= x.shape[-1] else whole, False)
     return _in_order(_lengths(rows), True)[0] * size[..., 0]
 
@@ -416,6 +481,17 @@ def svdvals(x: Tensor, /) -> Tensor:
 def _eigen(name: str, x: Tensor, vectors: bool) -> tuple[Tensor, ...]:
     x = _square(name, x)
     n = x.shape[-1]
+    if _is_empty(x):
+        values, *rest = _eigen(name, _real(x), vectors)
+        return values, *(astype(v, x.dtype) for v in rest)
+    if cusolver.takes("eigen", x):
+        whole, size = _scaled(tril(x))
+        _finite(name, size)
+        a = _stack(whole)
+        w = memory.allocate(a.shape[:2], cusolver.REAL[x.dtype], x.device)
+        _converged(name, cusolver.eigen(a, w, vectors, x.dtype, x.device))
+        values = _back(w, x, n) * size[..., 0]
+        return values, conjugate(_back(a, x, n, n))
     whole, size = _scaled(tril(x) + tril(x, k=-1).mT)
     if n == 0:
         return zeros(x.shape[:-1], dtype=x.dtype, device=x.device), x
@@ -458,7 +534,7 @@ def pinv(x: Tensor, /, *, rtol: Any = None) -> Tensor:
     x = _number("pinv", x)
     if 0 in x.shape[-2:]:
         return x.mT
-    u, s, vh = svd(x, full_matrices=False)
+    u, s, vh = (conjugate(v) for v in svd(x, full_matrices=False))
     large = s > _least(x, s, rtol)
     back = t.where(large, 1.0 / t.where(large, s, 1.0), 0.0)
     found: Tensor = (vh.mT * back[..., None, :]) @ u.mT

@@ -107,7 +107,8 @@ def test_what_matrices_lack(device):
         factors.inv(ruda.ones((2, 3), device=device))
     nan = ruda.asarray(np.full((2, 2), np.nan, "f4"), device=device)
     assert np.isnan(factors.inv(nan).numpy()).all() and np.isnan(float(factors.det(nan)))
-    with pytest.raises(ruda.errors.DeviceError, match=r"linalg.inv.*complex64.*to_device"):
+    says = r"linalg.inv.*complex64.*to_device"
+    with ruda.config(vendor=False), pytest.raises(ruda.errors.DeviceError, match=says):
         factors.inv(ruda.ones((2, 2), dtype="complex64", device=device))
 
 
@@ -218,5 +219,6 @@ def test_rotations_end(device):
     for size in (1e-30, 1e30):
         a = ruda.asarray((np.array([[3, 0], [4, 5]]) * size).astype("f4"), device=device)
         np.testing.assert_allclose(factors.svdvals(a).numpy(), np.sqrt([45, 5]) * size, rtol=1e-6)
-    with pytest.raises(ruda.errors.DeviceError, match=r"of 4097 singular values.*up to 4096"):
+    says = r"of 4097 singular values.*up to 4096"
+    with ruda.config(vendor=False), pytest.raises(ruda.errors.DeviceError, match=says):
         factors.svdvals(ruda.zeros((4097, 4097), device=device))

@@ -108,6 +108,81 @@ def test_roots(place, dtype, shape, upper, rng):
     near(c, np.linalg.cholesky(a, upper=upper), dtype, shape[-1])
 
 
+WIDE = [(0, 0), (3, 0), (1, 1), (2, 3, 5), (5, 2), (40, 34), (0, 2, 2), (150, 257), (600, 500)]
+WIDE += [(300, 32, 32), (120, 40, 40), (3, 1, 4, 3)]
+
+
+def orthonormal(q, dtype):
+    product = q.conj().swapaxes(-1, -2) @ q
+    one = np.broadcast_to(np.eye(q.shape[-1], dtype=dtype), product.shape)
+    near(product, one, dtype, max(1, *q.shape[-2:]) ** 0.5)
+
+
+@pytest.mark.parametrize(("shape", "dtype"), of_all(WIDE))
+@pytest.mark.parametrize("mode", ["reduced", "complete"])
+def test_orthogonal_and_triangular(place, dtype, shape, mode, rng):
+    a = numbers(rng, dtype, *shape)
+    q, r = (v.numpy() for v in factors.qr(ruda.asarray(a, device=place), mode=mode))
+    wanted = np.linalg.qr(a, mode=mode)
+    assert [v.shape for v in (q, r)] == [v.shape for v in wanted] and q.dtype == r.dtype == dtype
+    near(q @ r, a, dtype, max(1, *shape) ** 0.5)
+    orthonormal(q, dtype)
+    assert (np.triu(r) == r).all()
+
+
+@pytest.mark.parametrize(("shape", "dtype"), of_all(WIDE))
+@pytest.mark.parametrize("full", [False, True])
+def test_singular_values(place, dtype, shape, full, rng):
+    a = numbers(rng, dtype, *shape)
+    if a.size:
+        a[..., -1:] = a[..., :1]  # one value is 0 where there are several columns
+    there, k = ruda.asarray(a, device=place), min(shape[-2:])
+    wide = a.astype("c16" if dtype[0] == "c" else "f8")
+    u, s, vh = (v.numpy() for v in factors.svd(there, full_matrices=full))
+    wanted = np.linalg.svd(wide, full_matrices=full)
+    assert [v.shape for v in (u, s, vh)] == [v.shape for v in wanted]
+    real = s.dtype
+    assert u.dtype == vh.dtype == dtype and real == np.zeros(1, dtype).real.dtype
+    near(s, wanted.S.astype(real), real, max(1, *shape) ** 0.5)
+    near(factors.svdvals(there).numpy(), wanted.S.astype(real), real, max(1, *shape) ** 0.5)
+    near((u[..., :k] * s[..., None, :]) @ vh[..., :k, :], a, dtype, max(1, *shape))
+    orthonormal(u, dtype)
+    orthonormal(vh.conj().swapaxes(-1, -2), dtype)
+    assert (np.diff(s) <= 0).all()
+    if max(shape) < 9:
+        rank = factors.matrix_rank(there).numpy()
+        assert rank.tolist() == np.linalg.matrix_rank(a).tolist()
+        inverse = np.linalg.pinv(wide, rtol=1e-4).astype(dtype)
+        near(factors.pinv(there, rtol=1e-4).numpy(), inverse, dtype, 10)
+
+
+@pytest.mark.parametrize(("shape", "dtype"), of_all(SHAPES))
+def test_eigenvalues(place, dtype, shape, rng):
+    """Of the lower triangle: the other is not read."""
+    x = numbers(rng, dtype, *shape)
+    a = x + x.conj().swapaxes(-1, -2)
+    there, n = ruda.asarray(np.tril(a), device=place), shape[-1]
+    w, v = (found.numpy() for found in factors.eigh(there))
+    wanted = np.linalg.eigvalsh(a.astype("c16" if dtype[0] == "c" else "f8"))
+    assert w.dtype == np.zeros(1, dtype).real.dtype and v.dtype == dtype and v.shape == a.shape
+    near(w, wanted.astype(w.dtype), w.dtype, max(n, 1) ** 0.5)
+    near(factors.eigvalsh(there).numpy(), wanted.astype(w.dtype), w.dtype, max(n, 1) ** 0.5)
+    near((v * w[..., None, :]) @ v.conj().swapaxes(-1, -2), a, dtype, max(n, 1))
+    orthonormal(v, dtype)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_has_no_values(place, bad, rng):
+    a = rng.normal(size=(2, 3, 3)).astype("f4")
+    a[1, 2, 0] = bad
+    for shape in ((2, 3, 3), (3, 3)):
+        there = ruda.asarray(a[-1] if len(shape) == 2 else a, device=place)
+        for name in ("svd", "svdvals", "eigh", "eigvalsh"):
+            says = rf"^`{name}` did not converge: there is NaN or infinity$"
+            with pytest.raises(np.linalg.LinAlgError, match=says):
+                getattr(factors, name)(there)
+
+
 @pytest.mark.parametrize("n", [1, 2, 5])
 @pytest.mark.parametrize("count", [1, 3])
 def test_what_matrices_lack(place, n, count, rng):

@@ -156,6 +156,95 @@ class Fake:
         for k, at in enumerate(memory(places, np.int64, count)):
             self.do_potrf(dtype, handle, triangle, n, int(at), lead, 0, 5, info + 4 * k)
 
+    # ---- QR, eigenvalues and singular values
+
+    do_geqrf_bufferSize = do_getrf_bufferSize
+
+    def do_geqrf(self, dtype, handle, m, n, a, lead, factors, work, length, info):
+        assert length == 5
+        matrix = columns(a, dtype, m, n, lead)
+        found, tau, _, code = lapack.get_lapack_funcs("geqrf", dtype=dtype)(matrix)
+        matrix[...] = found
+        memory(factors, dtype, min(m, n))[...] = tau
+        integer(info)[0] = code
+
+    def do_orgqr_bufferSize(self, dtype, handle, m, n, k, a, lead, factors, length):
+        integer(length)[0] = 5
+
+    def do_orgqr(self, dtype, handle, m, n, k, a, lead, factors, work, length, info):
+        name = "orgqr" if np.dtype(dtype).kind == "f" else "ungqr"
+        assert length == 5 and m >= n >= k
+        matrix = columns(a, dtype, m, n, lead)
+        tau = memory(factors, dtype, k)
+        found, _, code = lapack.get_lapack_funcs(name, dtype=dtype)(matrix, tau)
+        matrix[...] = found
+        integer(info)[0] = code
+
+    do_ungqr_bufferSize, do_ungqr = do_orgqr_bufferSize, do_orgqr
+
+    def do_Xsyevd_bufferSize(self, *given):
+        *_, there, here = given
+        memory(there, np.uint64, 1)[0], memory(here, np.uint64, 1)[0] = 24, 8
+
+    def do_Xsyevd(
+        self, handle, parameters, job, triangle, n, kind, a, lead, real, w, computed, work, nbytes,
+        host, host_bytes, info,
+    ):  # fmt: skip
+        assert triangle == 1 and (nbytes, host_bytes) == (24, 8) and computed == kind
+        memory(work, np.uint8, 24)[...], memory(host, np.uint8, 8)[...] = 0, 0
+        matrix = columns(a, CUDA_TYPES[kind], n, n, lead)
+        values, vectors = np.linalg.eigh(matrix, UPLO="U")
+        memory(w, CUDA_TYPES[real], n)[...] = values
+        matrix[...] = vectors if job else np.nan
+        integer(info)[0] = 0
+
+    def do_XsyevBatched_bufferSize(self, *given):
+        self.do_Xsyevd_bufferSize(*given[:-1])
+
+    def do_XsyevBatched(self, *given):
+        *given, info, count = given
+        n, kind, real = given[4], CUDA_TYPES[given[5]], CUDA_TYPES[given[8]]
+        for k in range(count):
+            each = list(given)
+            each[6] += k * n * n * np.dtype(kind).itemsize
+            each[9] += k * n * np.dtype(real).itemsize
+            self.do_Xsyevd(*each, info + 4 * k)
+
+    def do_gesvdj_bufferSize(self, dtype, *given):
+        integer(given[-2])[0] = 5
+
+    def do_gesvdj(
+        self, dtype, handle, job, economic, m, n, a, lead, s, u, lead_u, v, lead_v, work, length,
+        info, settings,
+    ):  # fmt: skip
+        assert handle == settings == 77 and length == 5 and m >= n
+        matrix = columns(a, dtype, m, n, lead)
+        left, values, right = np.linalg.svd(matrix, full_matrices=not economic)
+        matrix[...] = np.nan
+        memory(s, np.zeros(1, dtype).real.dtype, n)[...] = values
+        if job:
+            columns(u, dtype, m, n if economic else m, lead_u)[...] = left
+            columns(v, dtype, n, n, lead_v)[...] = right.conj().T
+        else:
+            assert u is None and v is None
+        integer(info)[0] = 0
+
+    def do_gesvdjBatched_bufferSize(self, dtype, *given):
+        integer(given[-3])[0] = 5
+
+    def do_gesvdjBatched(
+        self, dtype, handle, job, m, n, a, lead, s, u, lead_u, v, lead_v, work, length, info,
+        settings, count,
+    ):  # fmt: skip
+        assert max(m, n) <= 32
+        one, real = np.dtype(dtype).itemsize, np.zeros(1, dtype).real.itemsize
+        for k in range(count):
+            self.do_gesvdj(
+                dtype, handle, job, 0, m, n, a + k * one * n * lead, lead, s + k * real * n,
+                u and u + k * one * m * m, lead_u, v and v + k * one * n * n, lead_v, work, length,
+                info + 4 * k, settings,
+            )  # fmt: skip
+
     # ---- Fourier transforms
 
     def do_cufftCreate(self, at):
