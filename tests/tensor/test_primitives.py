@@ -350,6 +350,20 @@ def test_scans_with_a_first_value_and_without_the_own_one(n, device, rng):
         agree(ruda.cumulative_prod(x, axis=1, exclusive=True)[:, 0], [1, 1])
 
 
+def test_scans_of_one_form_come_again(device, rng):
+    """The launches of the first are run again, on the others' memory; other options have theirs."""
+    n = 100 if device == "sim" else 5000
+    for _ in range(3):
+        a = rng.integers(-5, 5, n).astype("i4")
+        x = ruda.asarray(a, device=device)
+        agree(ruda.cumulative_sum(x), np.cumsum(a))
+        agree(ruda.cumulative_sum(x, dtype="int32"), np.cumsum(a, dtype="i4"))
+        agree(ruda.cumulative_sum(x, exclusive=True), np.cumsum(a) - a)
+        agree(ruda.cummax(x), np.maximum.accumulate(a))
+        agree(ruda.cumulative_sum(x[::-1]), np.cumsum(a[::-1]))
+        agree(ruda.cumulative_sum(x[1:]), np.cumsum(a[1:]))
+
+
 @pytest.mark.parametrize("n", [1, 70, 3000])
 @pytest.mark.parametrize("exclusive", [False, True])
 def test_segmented_scans(n, exclusive, device, rng):

@@ -70,8 +70,13 @@ def compare(name: str, ours: Any, numpys: Any) -> None:
 _bound: tuple[Any, dict[Any, Callable[[list[Any]], None] | None]] = (None, {})
 
 
-def launch(name: str, device: str, kernel: Any, grid: Any, block: int, *arguments: Any) -> None:
-    """Run a kernel on buffers of a device."""
+def launch(
+    name: str, device: str, kernel: Any, grid: Any, block: int, *arguments: Any
+) -> Callable[[list[Any]], None] | None:
+    """Run a kernel on buffers of a device.
+
+    What is returned runs it again, on other arrays that lie as these do; None if that cannot be.
+    """
     global _bound
     backend: Any = backends.get(device)
     form = None
@@ -83,15 +88,18 @@ def launch(name: str, device: str, kernel: Any, grid: Any, block: int, *argument
         run = _bound[1].get(form)
         if run is not None:
             run([a for a in arguments if type(a) is DeviceArray])
-            return
+            return run
     if not (memory.on_host(device) and device == backends.current()):  # NumPy's arrays go there
         arguments = tuple([mapped(a, backend, device) for a in arguments])
     try:
         kernel[grid, block](*arguments)
     except NotImplementedError as error:
         raise DeviceError(f"`{name}` on {device}: {error}") from None
-    if form is not None and form not in _bound[1] and ... not in form:
+    if form is None or ... in form:
+        return None
+    if form not in _bound[1]:
         _bound[1][form] = bound(kernel._configure((grid, block)), arguments, device)
+    return _bound[1][form]
 
 
 def form_of(value: Any) -> Any:

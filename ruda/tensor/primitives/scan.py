@@ -13,6 +13,7 @@ total is (the value since the last start, whether there was a start).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ruda.dtypes import DType, int32
@@ -269,24 +270,41 @@ def chunks_of(n: int, tile: int, most: int) -> tuple[int, int]:
 
 def scan_long(
     x: Any, out: Any, wide: DType, device: str, name: str, how: str, exclusive: bool
-) -> None:
-    """Scan lines (lines, n), a few blocks each."""
+) -> Callable[[Any, Any], None] | None:
+    """Scan lines (lines, n), a few blocks each.
+
+    What is returned scans other arrays that lie as these do: the host's part of it takes a few
+    microseconds. None if that cannot be.
+    """
     lines, n = x.shape
     block, items, most = chunk_shape(wide, device)
     few = n <= FEW_TILES * block * items  # one launch takes less time than two
     chunk, parts = chunks_of(n, block * items, 1 if few else max(1, most // lines))
     identity = identity_of(how, wide)
-    totals = None
+    totals = make = first = None
     if parts > 1:
-        totals = memory.allocate((lines, parts - 1), wide, device)
-        launch(
+        make = memory.maker((lines, parts - 1), wide, device)
+        totals = make()
+        first = launch(
             name, device, chunk_totals, lines * (parts - 1), block,
             x, totals, chunk, block, items, how, identity,
         )  # fmt: skip
-    launch(
+    second = launch(
         name, device, scan_chunks, lines * parts, block,
         x, totals, out, chunk, block, items, wide, how, identity, exclusive,
     )  # fmt: skip
+    if second is None or (parts > 1 and first is None):
+        return None
+
+    def again(x: Any, out: Any) -> None:
+        if make is None or first is None:
+            second([x, out])
+            return
+        totals = make()
+        first([x, totals])
+        second([x, totals, out])
+
+    return again
 
 
 def tile_shape(wide: DType, device: str) -> tuple[int, int]:
@@ -315,20 +333,22 @@ def scan(
     how: str = "sum",
     exclusive: bool = False,
     starts: Any = None,
-) -> None:
-    """Scan buffers (outer, n, inner) along the middle axis, computing at dtype `wide`."""
+) -> Callable[[Any, Any], None] | None:
+    """Scan buffers (outer, n, inner) along the middle axis, computing at dtype `wide`.
+
+    The result is that of `scan_long`, where this does it.
+    """
     outer, n, inner = x.shape
     lines = outer * inner
     if not lines * n:
-        return
+        return None
     identity = identity_of(how, wide)
     if n <= SHORT or lines >= max(n, 16 * BLOCK):
         each(name, device, scan_lines, lines, x, starts, out, wide, how, identity, exclusive)
-        return
+        return None
     if starts is None and inner == 1 and wide.kind != "complex":
         lines_of_x, lines_of_out = (memory.look(a, a.shape[:2], a.strides[:2]) for a in (x, out))
-        scan_long(lines_of_x, lines_of_out, wide, device, name, how, exclusive)
-        return
+        return scan_long(lines_of_x, lines_of_out, wide, device, name, how, exclusive)
     block, items = tile_shape(wide, device)
     tiles = -(-n // (block * items))
     before = None
@@ -345,3 +365,4 @@ def scan(
         name, device, scan_tiles, tiles * lines, block,
         x, starts, before, out, block, items, wide, how, identity, exclusive,
     )  # fmt: skip
+    return None
