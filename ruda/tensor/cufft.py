@@ -112,11 +112,11 @@ def transform(x: Any, sign: int, axes: int, kind: DType, device: str) -> Any:
     return out
 
 
-def half(x: Any, device: str) -> Any:
-    """The first n // 2 + 1 numbers of the transform of real rows."""
-    n = x.shape[-1]
-    out = memory.allocate((*x.shape[:-1], n // 2 + 1), COMPLEX[x.dtype.name], device)
-    execute(x, out, (n,), -1, device)
+def half(x: Any, axes: int, device: str) -> Any:
+    """The transform of real numbers along the last `axes` axes, n // 2 + 1 along the last one."""
+    shape = *x.shape[:-1], x.shape[-1] // 2 + 1
+    out = memory.allocate(shape, COMPLEX[x.dtype.name], device)
+    execute(x, out, x.shape[x.ndim - axes :], -1, device)
     return out
 
 

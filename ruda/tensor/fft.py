@@ -7,6 +7,7 @@ its gradient is the transform that its conjugate transpose is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -57,15 +58,18 @@ def _real(name: str, x: Tensor) -> Tensor:
     return astype(x, kind if kind is dtypes.float64 else dtypes.float32, copy=False)
 
 
-def _turned(x: Tensor, sign: int) -> Tensor:
-    """The transform along the last axis, without a factor; its adjoint has the other sign."""
+def _turned(x: Tensor, sign: int, axes: int = 1) -> Tensor:
+    """The transform along the last axis, without a factor; its adjoint has the other sign.
+
+    axes  how many are transformed together; several where cuFFT does it
+    """
     if memory.on_host(x.device):
         plain = x.detach().buffer()
         found = np.fft.fft(plain) if sign < 0 else np.fft.ifft(plain, norm="forward")
         out = from_buffer(np.ascontiguousarray(found), x.device)
     else:
-        out = signal.transform(x.detach(), sign)
-    return attach(out, "fft", lambda g, out, x: (_turned(_complex("fft", g), -sign),), (x,))
+        out = signal.transform(x.detach(), sign, axes)
+    return attach(out, "fft", lambda g, out, x: (_turned(_complex("fft", g), -sign, axes),), (x,))
 
 
 def fft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
@@ -101,19 +105,22 @@ def rfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "bac
     return moveaxis(half if scale == 1 else half * scale, -1, k)
 
 
-def _half(x: Tensor) -> Tensor:
-    """The first n // 2 + 1 numbers of the transform of real rows, without a factor."""
+def _half(x: Tensor, axes: int = 1) -> Tensor:
+    """The first n // 2 + 1 numbers of the transform of real rows, without a factor.
+
+    axes  how many are transformed together, as for `_turned`; the last one is halved
+    """
     n = x.shape[-1]
     if memory.on_host(x.device):
         found = np.ascontiguousarray(np.fft.rfft(x.detach().buffer()))
     elif cufft.takes(x.device):
-        found = cufft.half(signal.whole(x.detach()).buffer(), x.device)
+        found = cufft.half(signal.whole(x.detach()).buffer(), axes, x.device)
     else:
         return _turned(_complex("rfft", x), -1)[..., : n // 2 + 1]
     out = from_buffer(found, x.device)
 
     def gradient(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
-        return (function("real")(_turned(_at_length(g, n, -1), 1)),)
+        return (function("real")(_turned(_at_length(g, n, -1), 1, axes)),)
 
     return attach(out, "rfft", gradient, (x,))
 
@@ -182,14 +189,39 @@ def _several(x: Tensor, s: Any, axes: Any) -> tuple[list[int], list[int | None]]
     return chosen, lengths  # type: ignore[return-value]
 
 
+def _together(x: Tensor, chosen: list[int]) -> bool:
+    """Whether the axes are transformed at once: two or three last ones, by cuFFT."""
+    count = len(chosen)
+    last = list(range(x.ndim - count, x.ndim))
+    return 2 <= count <= 3 and sorted(chosen) == last and cufft.takes(x.device)
+
+
+def _at_lengths(x: Tensor, chosen: list[int], lengths: list[int | None]) -> Tensor:
+    for k, n in zip(chosen, lengths, strict=True):
+        if n not in (None, x.shape[k]) or x.shape[k] < 1:
+            x = moveaxis(_at_length(x, n, k), -1, k)
+    return x
+
+
+def _along(x: Tensor, s: Any, axes: Any, norm: str, name: str, inverse: bool) -> Tensor:
+    """The transform along several axes, at once or one after the other."""
+    chosen, lengths = _several(x, s, axes)
+    if not _together(x, chosen):
+        for k, n in zip(chosen, lengths, strict=True):
+            x = _one(x, n, k, norm, name[:-1], inverse=inverse)
+        return _complex(name, x)
+    x = _at_lengths(_complex(name, x), chosen, lengths)
+    out = _turned(x, 1 if inverse else -1, len(chosen))
+    scale = _scale(math.prod(x.shape[k] for k in chosen), norm, inverse)
+    return out if scale == 1 else out * scale
+
+
 def fftn(
     x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
     norm: str = "backward",
 ) -> Tensor:  # fmt: skip
     """The transform along several axes."""
-    for k, n in zip(*_several(x, s, axes), strict=True):
-        x = fft(x, n=n, axis=k, norm=norm)
-    return _complex("fftn", x)
+    return _along(x, s, axes, norm, "fftn", False)
 
 
 def ifftn(
@@ -197,9 +229,7 @@ def ifftn(
     norm: str = "backward",
 ) -> Tensor:  # fmt: skip
     """The inverse of `fftn`."""
-    for k, n in zip(*_several(x, s, axes), strict=True):
-        x = ifft(x, n=n, axis=k, norm=norm)
-    return _complex("ifftn", x)
+    return _along(x, s, axes, norm, "ifftn", True)
 
 
 def rfftn(
@@ -208,6 +238,11 @@ def rfftn(
 ) -> Tensor:  # fmt: skip
     """The transform of real numbers along several axes: half of it along the last one."""
     chosen, lengths = _several(x, s, axes)
+    if _together(x, chosen) and chosen[-1] == x.ndim - 1:
+        x = _at_lengths(_real("rfftn", x), chosen, lengths)
+        scale = _scale(math.prod(x.shape[k] for k in chosen), norm, False)
+        half = _half(x, len(chosen))
+        return half if scale == 1 else half * scale
     x = rfft(_real("rfftn", x), n=lengths[-1], axis=chosen[-1], norm=norm)
     for k, n in zip(chosen[:-1], lengths[:-1], strict=True):
         x = fft(x, n=n, axis=k, norm=norm)

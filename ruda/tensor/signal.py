@@ -133,14 +133,18 @@ def _power_of_two(x: Any, sign: int, kind: DType, device: str) -> Any:
     return x
 
 
-def transform(x: Tensor, sign: int) -> Tensor:
-    """The sums over j of x[..., j] e**(sign 2 pi i j k / n), by kernels; `x` is complex."""
+def transform(x: Tensor, sign: int, axes: int = 1) -> Tensor:
+    """The sums over j of x[..., j] e**(sign 2 pi i j k / n), by kernels; `x` is complex.
+
+    By cuFFT where it is; only then along several axes at once.
+    """
     kind, device = x.dtype, x.device
     if kind not in (dtypes.complex64, dtypes.complex128):
         raise DTypeError(f"a transform of {kind}: it is of complex numbers")
     n = x.shape[-1]
     if cufft.takes(device):
-        return from_buffer(cufft.transform(whole(x).buffer(), sign, 1, kind, device), device)
+        return from_buffer(cufft.transform(whole(x).buffer(), sign, axes, kind, device), device)
+    assert axes == 1
     rows = x.size // n if n else 0
     if n & (n - 1) == 0:
         work = memory.view(copied(x), memory.contiguous((rows, n)))

@@ -231,6 +231,35 @@ def test_transforms(place, dtype, shape, rng):
     assert x.numpy().tolist() == z.tolist() and there.numpy().tolist() == real.tolist()
 
 
+SEVERAL = {
+    "fftn": lambda p, x: p.fft.fftn(x), "ifftn": lambda p, x: p.fft.ifftn(x, norm="ortho"),
+    "last": lambda p, x: p.fft.fftn(x, axes=(-1, 1)),
+    "first": lambda p, x: p.fft.fftn(x, axes=(0, 1)),
+    "lengths": lambda p, x: p.fft.ifftn(x, s=(7, 3), axes=(1, 2), norm="forward"),
+    "rfftn": lambda p, x: p.fft.rfftn(p.real(x)), "irfftn": lambda p, x: p.fft.irfftn(x),
+    "half": lambda p, x: p.fft.rfftn(p.real(x), s=(5, 8), axes=(1, 2), norm="ortho"),
+    "turned": lambda p, x: p.fft.rfftn(p.real(x), axes=(2, 1)),
+    "back": lambda p, x: p.fft.irfftn(x, s=(5, 8), axes=(1, 2), norm="forward"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_transforms_along_several_axes(place, name, rng):
+    z = numbers(rng, "complex64", 3, 6, 5)
+    x = ruda.asarray(z, device=place)
+    found = SEVERAL[name](ruda, x)
+    wanted = SEVERAL[name](np, z.astype("c16")).astype(found.dtype.numpy)
+    near(found.numpy(), wanted, wanted.dtype, 10)
+    gradients = [
+        ruda.grad(lambda v: ruda.sum(ruda.abs(SEVERAL[name](ruda, v)) ** 2))(v).numpy()
+        for v in (x, ruda.asarray(z.astype("c16"), device=place))
+    ]
+    near(gradients[0], gradients[1].astype("c8"), "c8", 10)
+    with ruda.config(vendor=False):
+        own = ruda.grad(lambda v: ruda.sum(ruda.abs(SEVERAL[name](ruda, v)) ** 2))(x).numpy()
+    near(gradients[0], own, "c8", 10)
+
+
 def test_transforms_of_views_and_their_gradients(place, rng):
     z = rng.normal(size=(4, 6)).astype("f4")
     x = ruda.asarray(z, device=place)

@@ -304,8 +304,8 @@ class Fake:
         self.signed(0x69, plan, at, out, sign)
 
     def to_half(self, code, plan, at, out):
-        x, y, _ = self.spaces(plan, code, at, out, False, True)
-        y[...] = np.fft.rfft(x)
+        x, y, lengths = self.spaces(plan, code, at, out, False, True)
+        y[...] = np.fft.rfftn(x, axes=tuple(range(1, 1 + len(lengths))))
 
     def do_cufftExecR2C(self, plan, at, out):
         self.to_half(0x2A, plan, at, out)
