@@ -33,6 +33,7 @@ KINDS = {
 }
 COMPLEX = {"float32": dtypes.complex64, "float64": dtypes.complex128}
 REAL = {"complex64": dtypes.float32, "complex128": dtypes.float64}
+NAME = "cuFFT"  # as `ruda.explain` tells it
 MOST = 64  # plans that are kept
 
 

@@ -65,6 +65,7 @@ class TensorExplanation:
     splits   (arrays needed, arrays that the device binds) of kernels that were divided
     copies   what came from other devices by `to_device`, and how: zero-copy, copied once, peer to
              peer, or staged through the host
+    libraries  of the device's vendor, that computed it or what it is made of
     """
 
     about: str
@@ -73,6 +74,7 @@ class TensorExplanation:
     least: int
     splits: tuple[tuple[int, int], ...]
     copies: tuple[Move, ...]
+    libraries: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         out = [self.about]
@@ -84,13 +86,15 @@ class TensorExplanation:
             for needs, has in self.splits
         ]
         out += [f"to_device: {c}" for c in self.copies]
+        out += [f"by {name}" for name in self.libraries]
         return "\n".join(out)
 
 
 def explain(node: Node, about: str) -> TensorExplanation:
     """The plan that reading a tensor would run."""
     if node.value is not None:
-        return TensorExplanation(f"{about}: computed", (), 0, 0, (), stories([node]))
+        told = stories([node]), libraries([node])
+        return TensorExplanation(f"{about}: computed", (), 0, 0, (), *told)
     order, whole = topological([node], execute.MOST)
     found = collect(order, {id(node)})
     made = plan.make(program(found), settings.fusion != "0")
@@ -102,6 +106,7 @@ def explain(node: Node, about: str) -> TensorExplanation:
         minimum(made),
         tuple((s.needs, s.has) for s in made.splits),
         stories(found.leaves),
+        libraries(found.leaves),
     )
 
 
@@ -115,6 +120,13 @@ def stories(leaves: Sequence[Node]) -> tuple[Move, ...]:
         if story is not None:
             found[story] = None
     return tuple(found)
+
+
+def libraries(leaves: Sequence[Node]) -> tuple[str, ...]:
+    """What computed the leaves, other than kernels of ours and NumPy."""
+    seen = [m for n in leaves for m in (n, *n.inputs)]  # of a view, what it is a view of
+    found = [getattr(m, "library", None) for m in seen]
+    return tuple(dict.fromkeys(name for name in found if name))
 
 
 def minimum(made: Plan) -> int:

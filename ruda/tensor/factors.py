@@ -50,6 +50,7 @@ from ruda.tensor.tensor import (
 LARGEST = 4096  # of the smaller side for singular values: their time grows with its third power
 SWEEPS = 40  # of rotations of all pairs; 6 to 12 are usual
 
+NAME = "cuSOLVER"  # of the vendor's library, as `ruda.explain` tells it
 # What a function is made of, by the names that `cusolver` has for it.
 ROUTINES = {
     "solve": "lu", "inv": "lu", "det": "lu", "slogdet": "lu", "cholesky": "cholesky", "qr": "qr",
@@ -101,9 +102,10 @@ def _stack(x: Tensor) -> Any:
     return memory.view(copied(x), memory.contiguous(shape))
 
 
-def _back(buffer: Any, x: Tensor, *last: int) -> Tensor:
+def _back(buffer: Any, x: Tensor, *last: int, by: str = "") -> Tensor:
     """A buffer of results as a tensor with the leading axes of `x`."""
-    return from_buffer(memory.view(buffer, memory.contiguous((*x.shape[:-2], *last))), x.device)
+    seen = memory.view(buffer, memory.contiguous((*x.shape[:-2], *last)))
+    return from_buffer(seen, x.device, by)
 
 
 def _flags(count: int, device: str) -> Any:
@@ -186,7 +188,7 @@ def _solved(name: str, a: Tensor, b: Tensor) -> Tensor:
         x = _stack(b.mT)
         cusolver.solve(lu, pivots, x, True, kind, device)
         _refuse_singular(singular, "Singular matrix")
-        return _back(x, b, *b.mT.shape[-2:]).mT
+        return _back(x, b, *b.mT.shape[-2:], by=NAME).mT
     x = _stack(b)
     n = x.shape[1]
     _exchange(name, device, x, pivots, (0, n), (0, 0))
@@ -225,7 +227,7 @@ def inv(a: Tensor, /) -> Tensor:
     out = _stack(one)
     cusolver.invert(lu, pivots, out, a.dtype, a.device)
     _refuse_singular(singular, "Singular matrix")
-    return _back(out, a, *a.shape[-2:])
+    return _back(out, a, *a.shape[-2:], by=NAME)
 
 
 def _diagonal(name: str, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -234,10 +236,11 @@ def _diagonal(name: str, x: Tensor) -> tuple[Tensor, Tensor]:
 
     a, pivots, _ = _lu(name, x)
     n = x.shape[-1]
-    first = int(cusolver.takes("lu", x))
+    by_vendor = cusolver.takes("lu", x)
+    first, by = int(by_vendor), NAME if by_vendor else ""
     rows = asarray(np.arange(first, n + first, dtype=np.int32), device=x.device)
-    odd = t.sum(astype(_back(pivots, x, n) != rows, dtypes.int32), axis=-1) % 2
-    return diagonal(_back(a, x, n, n)), 1 - 2 * astype(odd, x.dtype)
+    odd = t.sum(astype(_back(pivots, x, n, by=by) != rows, dtypes.int32), axis=-1) % 2
+    return diagonal(_back(a, x, n, n, by=by)), 1 - 2 * astype(odd, x.dtype)
 
 
 def det(x: Tensor, /) -> Tensor:
@@ -272,7 +275,7 @@ def cholesky(x: Tensor, /, *, upper: bool = False) -> Tensor:
         if stop < n:
             _subtract("cholesky", device, kind, a, a, a, (stop, n), stop, (start, stop), True)
     _refuse_singular(wrong, "Matrix is not positive definite")
-    low = tril(_back(a, x, n, n))
+    low = tril(_back(a, x, n, n, by=NAME if by_vendor else ""))
     return low.mT if upper else low
 
 
@@ -333,8 +336,8 @@ def qr(x: Tensor, /, *, mode: str = "reduced") -> Any:
     columns = m if mode == "complete" else min(m, n)
     to = memory.allocate((a.shape[0], columns, m), x.dtype, x.device)
     cusolver.qr(a, to, x.dtype, x.device)
-    r = triu(_back(a, x, n, m).mT[..., :columns, :])
-    return QRResult(_back(to, x, columns, m).mT, r * size)
+    r = triu(_back(a, x, n, m, by=NAME).mT[..., :columns, :])
+    return QRResult(_back(to, x, columns, m, by=NAME).mT, r * size)
 
 
 # ---- singular values and eigenvalues -------------------------------------------------------------
@@ -458,11 +461,11 @@ def _singular(name: str, x: Tensor, size: Tensor, columns: int) -> tuple[Any, ..
         u = memory.allocate((count, whole, m), kind, device)
         v = memory.allocate((count, n, n), kind, device)
     _converged(name, cusolver.singular(a, s, u, v, kind, device))
-    values = _back(s, x, n) * size[..., 0]
+    values = _back(s, x, n, by=NAME) * size[..., 0]
     if u is None:
         return (values,)
-    left = _back(u, x, u.shape[1], m).mT[..., :columns]
-    return left, values, conjugate(_back(v, x, n, n))
+    left = _back(u, x, u.shape[1], m, by=NAME).mT[..., :columns]
+    return left, values, conjugate(_back(v, x, n, n, by=NAME))
 
 
 def svdvals(x: Tensor, /) -> Tensor:
@@ -490,8 +493,8 @@ def _eigen(name: str, x: Tensor, vectors: bool) -> tuple[Tensor, ...]:
         a = _stack(whole)
         w = memory.allocate(a.shape[:2], cusolver.REAL[x.dtype], x.device)
         _converged(name, cusolver.eigen(a, w, vectors, x.dtype, x.device))
-        values = _back(w, x, n) * size[..., 0]
-        return values, conjugate(_back(a, x, n, n))
+        values = _back(w, x, n, by=NAME) * size[..., 0]
+        return values, conjugate(_back(a, x, n, n, by=NAME))
     whole, size = _scaled(tril(x) + tril(x, k=-1).mT)
     if n == 0:
         return zeros(x.shape[:-1], dtype=x.dtype, device=x.device), x

@@ -117,7 +117,7 @@ def _half(x: Tensor, axes: int = 1) -> Tensor:
         found = cufft.half(signal.whole(x.detach()).buffer(), axes, x.device)
     else:
         return _turned(_complex("rfft", x), -1)[..., : n // 2 + 1]
-    out = from_buffer(found, x.device)
+    out = from_buffer(found, x.device, "" if memory.on_host(x.device) else cufft.NAME)
 
     def gradient(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
         return (function("real")(_turned(_at_length(g, n, -1), 1, axes)),)
@@ -144,7 +144,7 @@ def _from_half(x: Tensor, n: int) -> Tensor:
         found = np.fft.irfft(x.detach().buffer(), n, norm="forward")
         out = from_buffer(np.ascontiguousarray(found), x.device)
     elif cufft.takes(x.device):
-        out = from_buffer(cufft.from_half(copied(x.detach()), n, x.device), x.device)
+        out = from_buffer(cufft.from_half(copied(x.detach()), n, x.device), x.device, cufft.NAME)
     else:  # the other half are the conjugates of this one; of its ends only the real part counts
         rows = x.detach()
         ends = astype(function("real")(rows), rows.dtype)

@@ -74,10 +74,12 @@ class Node:
     exported  whether somebody outside sees the memory
     story     of a leaf that came from another device: how. Else it is not set
     form      of a computed node: what kernels must know of its memory. Set when it is asked for
+    library   of a leaf that a vendor's library computed: which. Else it is not set
     """
 
-    __slots__ = ("axes", "depth", "device", "dtype", "exported", "form", "inputs", "layout", "row",
-                 "shape", "story", "value")  # fmt: skip
+    __slots__ = ("axes", "depth", "device", "dtype", "exported", "form", "inputs", "layout",
+                 "library", "row", "shape", "story", "value")  # fmt: skip
+    library: str
     story: Any  # a `memory.Move`
     form: Form
 

@@ -143,7 +143,8 @@ def transform(x: Tensor, sign: int, axes: int = 1) -> Tensor:
         raise DTypeError(f"a transform of {kind}: it is of complex numbers")
     n = x.shape[-1]
     if cufft.takes(device):
-        return from_buffer(cufft.transform(whole(x).buffer(), sign, axes, kind, device), device)
+        found = cufft.transform(whole(x).buffer(), sign, axes, kind, device)
+        return from_buffer(found, device, cufft.NAME)
     assert axes == 1
     rows = x.size // n if n else 0
     if n & (n - 1) == 0:

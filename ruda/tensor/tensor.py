@@ -568,8 +568,12 @@ def record(
     return fresh(row, (node, second), node.shape, known[kind], node.device, depth + 1)
 
 
-def from_buffer(buffer: Any, device: str) -> Tensor:
-    return from_node(graph.leaf(buffer, as_dtype(buffer.dtype), device))
+def from_buffer(buffer: Any, device: str, library: str = "") -> Tensor:
+    """A tensor of a buffer, with the library that computed it if that is a vendor's."""
+    node = graph.leaf(buffer, as_dtype(buffer.dtype), device)
+    if library:
+        node.library = library
+    return from_node(node)
 
 
 def here(device: Any) -> str:

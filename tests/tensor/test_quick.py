@@ -31,8 +31,8 @@ def natives():
 def fields(t):
     """All that a recorded tensor is made of."""
     node = t._storage.node
-    slots = [s for s in graph.Node.__slots__ if s not in ("story", "form")]
-    assert not hasattr(node, "story") and not hasattr(node, "form")
+    slots = [s for s in graph.Node.__slots__ if s not in ("story", "form", "library")]
+    assert not any(hasattr(node, s) for s in ("story", "form", "library"))
     whole = t._view, t._history, t.grad, t.shape, t.dtype, t.device, t._storage.version
     return [*whole, *(getattr(node, s) for s in slots)]
 

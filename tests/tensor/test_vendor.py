@@ -29,7 +29,13 @@ def of_all(shapes):
 
 
 @pytest.fixture
-def fake(monkeypatch):
+def always(monkeypatch):
+    """The vendor's functions also where our own are faster."""
+    monkeypatch.setattr(cusolver, "ROUTES", dict.fromkeys(cusolver.ROUTES, lambda count, n: True))
+
+
+@pytest.fixture
+def fake(monkeypatch, always):
     """The vendor's functions take buffers of the host, and LAPACK computes them."""
     made = Fake()
     caches = vendor.function, vendor.has
@@ -48,7 +54,7 @@ def fake(monkeypatch):
 
 
 @pytest.fixture(params=["fake", pytest.param("cuda", marks=pytest.mark.cuda)])
-def place(request):
+def place(request, always):
     """Where the vendor's functions run: by LAPACK on the host, or themselves."""
     if request.param == "cuda":
         assert cusolver.able("lu", "cuda:0") and cufft.takes("cuda:0")  # the packages are there
@@ -275,6 +281,23 @@ def test_transforms_of_views_and_their_gradients(place, rng):
     np.testing.assert_allclose(
         ours, 2 * np.fft.ifft(half, 6, norm="forward").real, rtol=1e-4, atol=1e-3
     )
+
+
+def test_explain_says_whose_it_is(place, rng):
+    a = rng.normal(size=(2, 3, 3)).astype("f4")
+    x = ruda.asarray(a @ a.swapaxes(1, 2) + np.eye(3), device=place, dtype="float32")
+    made = {
+        "cuSOLVER": [lambda: factors.inv(x), lambda: factors.solve(x, x), lambda: factors.det(x),
+                     lambda: factors.cholesky(x), lambda: factors.svd(x).U * 2,
+                     lambda: factors.eigh(x)[0], lambda: factors.qr(x[0]).R],
+        "cuFFT": [lambda: ruda.fft.fft(x), lambda: ruda.fft.rfft(x), lambda: ruda.fft.irfft(x),
+                  lambda: ruda.fft.ifftn(x) + 1],
+    }  # fmt: skip
+    for library, calls in made.items():
+        for call in calls:
+            assert str(ruda.explain(call())).endswith(f"by {library}")
+            with ruda.config(vendor=False):
+                assert "by cu" not in str(ruda.explain(call()))
 
 
 # ---- calls, choices, absence ---------------------------------------------------------------------
