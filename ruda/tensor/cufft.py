@@ -34,6 +34,7 @@ KINDS = {
 COMPLEX = {"float32": dtypes.complex64, "float64": dtypes.complex128}
 REAL = {"complex64": dtypes.float32, "complex128": dtypes.float64}
 NAME = "cuFFT"  # as `ruda.explain` tells it
+CALLS = 64  # for which an axis is not brought to the end first
 MOST = 64  # plans that are kept
 
 
@@ -45,7 +46,9 @@ def takes(device: str) -> bool:
 class Plan:
     """A plan of cuFFT's, which serves one transform at a time."""
 
-    def __init__(self, vendor: Any, device: str, code: int, lengths: Any, rows: int) -> None:
+    def __init__(
+        self, vendor: Any, device: str, code: int, lengths: Sequence[int], rows: int, stride: int
+    ) -> None:
         self.vendor, self.gpu, self.lock = vendor, vendor.gpu_of(device), threading.Lock()
         gpu = self.gpu
         gpu.use()
@@ -54,9 +57,10 @@ class Plan:
         self.plan = plan.value
         vendor.attempt(gpu, "cufftSetAutoAllocation", "", self.plan, 0)
         n = (ctypes.c_longlong * len(lengths))(*lengths)
+        lie = (None, 1, 0) if stride == 1 else (n, stride, 1)  # where elements and rows are
         vendor.attempt(
-            gpu, "cufftMakePlanMany64", "", self.plan, len(lengths), n, None, 1, 0, None, 1, 0,
-            code, rows, ctypes.byref(size),
+            gpu, "cufftMakePlanMany64", "", self.plan, len(lengths), n, *lie, *lie, code, rows,
+            ctypes.byref(size),
         )  # fmt: skip
         vendor.attempt(gpu, "cufftSetStream", "", self.plan, None)  # the default one
         self.nbytes = size.value
@@ -79,14 +83,18 @@ _plans: collections.OrderedDict[Any, Plan] = collections.OrderedDict()  # the la
 _lock = threading.Lock()
 
 
-def plan(device: str, code: int, lengths: Sequence[int], rows: int) -> Plan:
-    """A plan that is kept, or a new one in the place of the one not used for longest."""
-    key = device, code, tuple(lengths), rows
+def plan(device: str, code: int, lengths: Sequence[int], rows: int, stride: int = 1) -> Plan:
+    """A plan that is kept, or a new one in the place of the one not used for longest.
+
+    stride  between the elements of a row, whose neighbours are other rows' elements; 1: rows lie
+            one behind the other
+    """
+    key = device, code, tuple(lengths), rows, stride
     with _lock:
         found = _plans.pop(key, None)
         if found is None:
             backend: Any = backends.get(device)
-            found = Plan(backend.vendor, device, code, lengths, rows)
+            found = Plan(backend.vendor, device, code, lengths, rows, stride)
         _plans[key] = found
         oldest = _plans.popitem(last=False) if len(_plans) > MOST else None
     del oldest  # outside of the lock: to destroy it takes a while
@@ -110,6 +118,20 @@ def transform(x: Any, sign: int, axes: int, kind: DType, device: str) -> Any:
     """The transform of complex rows along the last `axes` axes, in a new buffer."""
     out = memory.allocate(x.shape, kind, device)
     execute(x, out, x.shape[x.ndim - axes :], sign, device)
+    return out
+
+
+def along(x: Any, axis: int, sign: int, kind: DType, device: str) -> Any:
+    """The transform of complex numbers along an axis that is not the last one, in a new buffer."""
+    out = memory.allocate(x.shape, kind, device)
+    if not x.size:
+        return out
+    code, name, _ = KINDS[kind.name, kind.name]
+    n, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
+    made = plan(device, code, (n,), inner, inner)
+    for k in range(math.prod(x.shape[:axis])):
+        offset = k * n * inner * kind.itemsize
+        made.run(name, address(x) + offset, address(out) + offset, sign)
     return out
 
 

@@ -89,10 +89,28 @@ def ifft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "bac
 
 def _one(x: Tensor, n: int | None, axis: int, norm: str, name: str, *, inverse: bool) -> Tensor:
     k = as_axes(axis, x.ndim)[0]
+    if _in_place(x, n, k):
+        out = _along(_complex(name, x), 1 if inverse else -1, k)
+        scale = _scale(x.shape[k], norm, inverse)
+        return out if scale == 1 else out * scale
     rows = _at_length(_complex(name, x), n, k)
     out = _turned(rows, 1 if inverse else -1)
     scale = _scale(rows.shape[-1], norm, inverse)
     return moveaxis(out if scale == 1 else out * scale, -1, k)
+
+
+def _in_place(x: Tensor, n: int | None, k: int) -> bool:
+    """Whether cuFFT transforms an axis where it is, neither the last one nor brought there."""
+    if k == x.ndim - 1 or n not in (None, x.shape[k]) or x.shape[k] < 1:
+        return False
+    return math.prod(x.shape[:k]) <= cufft.CALLS and cufft.takes(x.device)
+
+
+def _along(x: Tensor, sign: int, k: int) -> Tensor:
+    """`_turned` of an axis, where it is."""
+    found = cufft.along(signal.whole(x.detach()).buffer(), k, sign, x.dtype, x.device)
+    out = from_buffer(found, x.device, cufft.NAME)
+    return attach(out, "fft", lambda g, out, x: (_along(_complex("fft", g), -sign, k),), (x,))
 
 
 def rfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
@@ -203,7 +221,7 @@ def _at_lengths(x: Tensor, chosen: list[int], lengths: list[int | None]) -> Tens
     return x
 
 
-def _along(x: Tensor, s: Any, axes: Any, norm: str, name: str, inverse: bool) -> Tensor:
+def _all(x: Tensor, s: Any, axes: Any, norm: str, name: str, inverse: bool) -> Tensor:
     """The transform along several axes, at once or one after the other."""
     chosen, lengths = _several(x, s, axes)
     if not _together(x, chosen):
@@ -221,7 +239,7 @@ def fftn(
     norm: str = "backward",
 ) -> Tensor:  # fmt: skip
     """The transform along several axes."""
-    return _along(x, s, axes, norm, "fftn", False)
+    return _all(x, s, axes, norm, "fftn", False)
 
 
 def ifftn(
@@ -229,7 +247,7 @@ def ifftn(
     norm: str = "backward",
 ) -> Tensor:  # fmt: skip
     """The inverse of `fftn`."""
-    return _along(x, s, axes, norm, "ifftn", True)
+    return _all(x, s, axes, norm, "ifftn", True)
 
 
 def rfftn(

@@ -245,6 +245,7 @@ SEVERAL = {
     "first": lambda p, x: p.fft.fftn(x, axes=(0, 1)),
     "lengths": lambda p, x: p.fft.ifftn(x, s=(7, 3), axes=(1, 2), norm="forward"),
     "rfftn": lambda p, x: p.fft.rfftn(p.real(x)), "irfftn": lambda p, x: p.fft.irfftn(x),
+    "middle": lambda p, x: p.fft.ifft(x, axis=1), "outer": lambda p, x: p.fft.fft(x[1:], axis=0),
     "half": lambda p, x: p.fft.rfftn(p.real(x), s=(5, 8), axes=(1, 2), norm="ortho"),
     "turned": lambda p, x: p.fft.rfftn(p.real(x), axes=(2, 1)),
     "back": lambda p, x: p.fft.irfftn(x, s=(5, 8), axes=(1, 2), norm="forward"),

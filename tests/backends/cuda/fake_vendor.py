@@ -264,8 +264,11 @@ class Fake:
     def do_cufftMakePlanMany64(
         self, plan, rank, n, inembed, istride, idist, onembed, ostride, odist, code, rows, size
     ):
-        assert inembed is None and onembed is None  # then strides and distances are not looked at
         made = self.plans[plan]
+        made.stride = 1
+        if inembed is not None:  # else strides and distances are not looked at
+            assert inembed and onembed and istride == ostride == rows and idist == odist == 1
+            made.stride = istride
         made.lengths = tuple(memory(n, np.int64, rank).tolist())
         made.code, made.rows = code, rows
         memory(size, np.uint64, 1)[0] = 24
@@ -292,6 +295,8 @@ class Fake:
 
     def signed(self, code, plan, at, out, sign):
         x, y, lengths = self.spaces(plan, code, at, out, False, False)
+        if self.plans[plan].stride > 1:
+            x, y = (v.reshape(v.shape[::-1]).T for v in (x, y))
         axes = tuple(range(1, 1 + len(lengths)))
         y[...] = np.fft.fftn(x, axes=axes) if sign < 0 else np.fft.ifftn(
             x, axes=axes, norm="forward"
