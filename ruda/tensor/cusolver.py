@@ -44,15 +44,16 @@ NEEDS = {
     "eigen": ("cusolverDnXsyevd",),
     "svd": ("cusolverDn?gesvdj", "cusolverDn?gesvdjBatched"),
 }  # fmt: skip
-# (matrices, their larger side) -> whether the vendor's is faster than our own.
+# (matrices, their larger side) -> whether the vendor's is faster than our own, host's part included.
 ROUTES: dict[str, Callable[[int, int], bool]] = {
-    "lu": lambda count, n: True,
-    "cholesky": lambda count, n: True,
-    "qr": lambda count, n: count == 1,
+    "lu": lambda count, n: n >= 128 if count == 1 else n > 256,
+    "cholesky": lambda count, n: n >= 64 if count == 1 else n >= 128,
+    "qr": lambda count, n: n >= 512 if count == 1 else n >= 512 and count <= 4,
     "eigen": lambda count, n: True,
     "svd": lambda count, n: count == 1 or n <= TINY,
 }
-TOGETHER = 512  # up to this side a stack is factorised by one call
+TOGETHER = 512  # up to this side a stack is factorised by one call,
+SOLVED_TOGETHER = 256  # and solved
 TINY = 32  # the largest side of matrices that `gesvdjBatched` takes
 
 
@@ -95,15 +96,16 @@ def address(buffer: Any) -> int:
     return int(buffer.pointer)
 
 
-def matrices(buffer: Any) -> list[int]:
+def matrices(buffer: Any) -> range:
     """The address of each matrix of a stack."""
-    step = buffer.strides[0]
-    return [address(buffer) + k * step for k in range(buffer.shape[0])]
+    first, step = address(buffer), buffer.strides[0]
+    return range(first, first + step * buffer.shape[0], step)
 
 
 def table(buffer: Any, device: str) -> Any:
     """The same in memory of the device."""
-    return memory.from_host(np.array(matrices(buffer), np.int64), device)
+    found = matrices(buffer)
+    return memory.from_host(np.arange(found.start, found.stop, found.step, np.int64), device)
 
 
 def workspace(device: str, name: str, kind: DType, *arguments: Any) -> tuple[Any, int]:
@@ -178,7 +180,7 @@ def solve(a: Any, pivots: Any, x: Any, transposed: bool, kind: DType, device: st
     way = TRANSPOSE if transposed else NO_TRANSPOSE
     if not sides:
         return
-    if count > 1 and n <= TOGETHER:
+    if count > 1 and n <= SOLVED_TOGETHER:
         places, right = table(a, device), table(x, device)
         told = ctypes.c_int()  # of wrong arguments only
         call(
@@ -197,7 +199,7 @@ def solve(a: Any, pivots: Any, x: Any, transposed: bool, kind: DType, device: st
 def invert(a: Any, pivots: Any, out: Any, kind: DType, device: str) -> None:
     """The inverses of the matrices that `lu` was given, of a stack; `out` holds unit matrices."""
     count, n, _ = a.shape
-    if count == 1 or n > TOGETHER:
+    if count == 1 or n > SOLVED_TOGETHER:
         solve(a, pivots, out, False, kind, device)
         return
     places, results = table(a, device), table(out, device)

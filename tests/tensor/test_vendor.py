@@ -42,8 +42,6 @@ def fake(monkeypatch, always):
     monkeypatch.setattr(vendor, "library", lambda name: made)
     monkeypatch.setattr(vendor, "gpu_of", lambda device: made.gpu)
     monkeypatch.setattr(vendor, "_free", {})
-    always = dict.fromkeys(cusolver.ROUTES, lambda count, n: True)  # our own kernels take seconds
-    monkeypatch.setattr(cusolver, "ROUTES", always)
     monkeypatch.setattr(cufft, "_plans", cufft._plans.__class__())
     monkeypatch.setattr(type(backends.get("cpu")), "vendor", vendor, raising=False)
     monkeypatch.setattr(fft, "memory", SimpleNamespace(on_host=lambda device: False))
@@ -58,6 +56,8 @@ def fake(monkeypatch, always):
 @pytest.fixture(params=["fake", pytest.param("cuda", marks=pytest.mark.cuda)])
 def place(request, always):
     """Where the vendor's functions run: by LAPACK on the host, or themselves."""
+    always = dict.fromkeys(cusolver.ROUTES, lambda count, n: True)  # also where ours are faster
+    request.getfixturevalue("monkeypatch").setattr(cusolver, "ROUTES", always)
     if request.param == "cuda":
         assert cusolver.able("lu", "cuda:0") and cufft.takes("cuda:0")  # the packages are there
         return "cuda"
@@ -395,6 +395,20 @@ def test_own_kernels(test, dtype, rng):
     given = {"device": "cuda", "dtype": dtype, "rng": rng}
     with ruda.config(vendor=False):
         test(**{k: v for k, v in given.items() if k in wanted})
+
+
+def test_the_routes(monkeypatch):
+    """Which are the vendor's: few and large matrices, all complex ones, and what ours are slow in."""
+    monkeypatch.setattr(cusolver, "able", lambda routine, device: device == "cpu")
+
+    def taken(routine, *shape, dtype="float32"):
+        return cusolver.takes(routine, ruda.zeros(shape, dtype=dtype))
+
+    assert taken("lu", 256, 256) and not taken("lu", 1000, 32, 32) and not taken("lu", 4, 4)
+    assert taken("lu", 4, 4, dtype="complex64") and not taken("lu", 0, 4, 4, dtype="complex64")
+    assert taken("qr", 1024, 1024) and not taken("qr", 100, 64, 64)
+    assert taken("svd", 1000, 32, 32) and not taken("svd", 8, 256, 256) and taken("svd", 9, 300)
+    assert taken("eigen", 7, 5, 5) and not taken("eigen", 5, 5, dtype="float16")
 
 
 @pytest.mark.cuda
