@@ -44,7 +44,7 @@ NEEDS = {
     "eigen": ("cusolverDnXsyevd",),
     "svd": ("cusolverDn?gesvdj", "cusolverDn?gesvdjBatched"),
 }  # fmt: skip
-# (matrices, their larger side) -> whether the vendor's is faster than our own, host's part included.
+# (matrices, their larger side) -> whether the vendor's is faster than our own, on an H200.
 ROUTES: dict[str, Callable[[int, int], bool]] = {
     "lu": lambda count, n: n >= 128 if count == 1 else n > 256,
     "cholesky": lambda count, n: n >= 64 if count == 1 else n >= 128,
@@ -105,7 +105,7 @@ def matrices(buffer: Any) -> range:
 def table(buffer: Any, device: str) -> Any:
     """The same in memory of the device."""
     found = matrices(buffer)
-    return memory.from_host(np.arange(found.start, found.stop, found.step, np.int64), device)
+    return memory.from_host(np.arange(found.start, found.stop, found.step, dtype=np.int64), device)
 
 
 def workspace(device: str, name: str, kind: DType, *arguments: Any) -> tuple[Any, int]:

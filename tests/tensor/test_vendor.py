@@ -56,8 +56,6 @@ def fake(monkeypatch, always):
 @pytest.fixture(params=["fake", pytest.param("cuda", marks=pytest.mark.cuda)])
 def place(request, always):
     """Where the vendor's functions run: by LAPACK on the host, or themselves."""
-    always = dict.fromkeys(cusolver.ROUTES, lambda count, n: True)  # also where ours are faster
-    request.getfixturevalue("monkeypatch").setattr(cusolver, "ROUTES", always)
     if request.param == "cuda":
         assert cusolver.able("lu", "cuda:0") and cufft.takes("cuda:0")  # the packages are there
         return "cuda"
@@ -398,7 +396,7 @@ def test_own_kernels(test, dtype, rng):
 
 
 def test_the_routes(monkeypatch):
-    """Which are the vendor's: few and large matrices, all complex ones, and what ours are slow in."""
+    """The vendor's are few and large matrices, complex ones, and what our own are slow in."""
     monkeypatch.setattr(cusolver, "able", lambda routine, device: device == "cpu")
 
     def taken(routine, *shape, dtype="float32"):
