@@ -607,8 +607,8 @@ def test_every_function_of_the_standard_has_a_case():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_generated_arguments_give_what_the_standard_says(name, device):
-    if device.startswith("wgpu") and not LONG:
-        pytest.skip("a minute of a software device's compiler: in the long tests")
+    if device.startswith(("wgpu", "ascend-twin")) and not LONG:
+        pytest.skip("a minute of compilers: in the long tests; below all rows in a few kernels")
 
     @hypothesis.settings(max_examples=300 if LONG else 3)
     @hypothesis.given(st.data())
@@ -622,12 +622,63 @@ def test_generated_arguments_give_what_the_standard_says(name, device):
                 compare(found, wanted, device)
             except DeviceError as error:  # said by name, and true
                 dtype = next((d for d in ANY if d in str(error)), None)
-                part = re.match(r"`([\w.]+)`", str(error))  # such as the inverse in a power
+                found = re.match(r"`([\w., ]+)`", str(error))
+                parts = found[1].split(", ") if found else []  # such as the inverse in a power
                 if dtype and not lacks(device, ruda.dtypes.as_dtype(dtype)):
-                    assert part and not ruda.supports(part[1], dtype, device), error
-                assert dtype or not ruda.supports(part[1], "float32", device), error
+                    assert parts and not any(ruda.supports(p, dtype, device) for p in parts), error
+                assert dtype or not ruda.supports(parts[0], "float32", device), error
 
     run()
+
+
+ROWS = [n for n in NAMES if n in OPS]
+EACH = ("float32", "int32", "bool", "complex64")
+KIND = {n: next(d for d in EACH if d in taken(n, len(OPS[n].parameters))) for n in ROWS}
+SMALL = ("pow", "floor_divide", "remainder", "bitwise_left_shift", "bitwise_right_shift")
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_all_rows_of_the_table_in_a_few_kernels(kind, device, rng):
+    """Every elementwise function and reduction at one dtype: recorded together, computed together,
+    as a kernel each would cost a compiler of a minute."""
+    names = [n for n in ROWS if KIND[n] == kind]
+    size = (4, 35)
+    plain = rng.integers(-9, 10, size).astype(kind)
+    x, y = ((rng.normal(size=size) * 3).astype(kind) for _ in range(2))
+    if kind == "float32":
+        x, y = (np.where(rng.random(size) < 0.2, rng.choice(SPECIAL, size), a).astype(kind)
+                for a in (x, y))  # fmt: skip
+    least = rng.integers(1, 7, size).astype(kind)
+
+    def call(name, p, new):
+        match name:
+            case "where":
+                return p.where(new(x > 0), new(x), new(y))
+            case "clip":
+                return p.clip(new(x), -2, 5)
+            case "sum" | "prod":
+                return getattr(p, name)(new(plain / 4 if kind == "float32" else plain), axis=1)
+            case _ if OPS[name].kind == "reduce":
+                return getattr(p, name)(new(x), axis=1)
+        given = (plain, least) if name in SMALL else (x, y)
+        return getattr(p, name)(*(new(a) for a in given[: len(OPS[name].parameters)]))
+
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        wanted = {n: call(n, strict, New(strict, None)) for n in names}
+        held = New(ruda, device)
+        known = {}  # a tensor for an array, so that what reads it is one kernel
+
+        def new(a):
+            return known.setdefault(a.tobytes() + bytes(a.dtype.char, "ascii"), held(a))
+
+        found = {n: call(n, ruda, new) for n in names}
+        ruda.realize(*found.values())
+        for n in names:
+            try:
+                compare(found[n], wanted[n], device)
+            except AssertionError as error:
+                raise AssertionError(f"{n} on {device}: {error}") from None
 
 
 def test_functions_have_the_standards_signatures():
