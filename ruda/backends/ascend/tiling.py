@@ -167,7 +167,7 @@ class VectorEmitter(Tiles):
         self.tiled = False  # the grid itself is
         self.extents: list[int | None] = []
         self.stages = False
-        self.alias_safe = True
+        self.alias_safe, self.cached_reads = True, False
         self.nest_variables: list[Variable] = []
         self.taken = Taken()  # by a row that stays, beside which something else is done
         self.users = {s.variable for s in ir.statements(original.body) if isinstance(s, For)}
@@ -270,7 +270,7 @@ class VectorEmitter(Tiles):
                 "repeated": dict(self.repeated),
                 "row_lengths": list(self.row_lengths),
                 "row_limit": self.row_limit or (tile if self.rows_kept == "both" else 0),
-                "alias_safe": self.alias_safe and self.form() == "S1",
+                "alias_safe": self.alias_safe and not self.cached_reads,
                 "scalar": self.scalar_only,
             },
         )
@@ -615,7 +615,7 @@ class VectorEmitter(Tiles):
             return None
         if plan is not None:
             count_copies(plan.program, self.copies)
-            self.alias_safe &= parallel and not late_loads(plan.program)
+            self.alias_safe &= plan.program.alias_safe and not late_loads(plan.program)
         return plan
 
     def moves_again(self, plan: Plan) -> None:
@@ -753,6 +753,7 @@ class VectorEmitter(Tiles):
                 self.notes.append(Note(line, f"rows do not stay: {plan.why}"))
             elif plan is not None:
                 count_copies(plan.program, self.row_copies)
+                self.alias_safe &= plan.program.alias_safe
                 self.row_lengths.append(None if found else self.rounds(s))
                 return first, last, plan
         return None

@@ -216,6 +216,32 @@ def test_a_longer_row_is_read_again_and_explain_says_so(kernel, times, rng):
 
 
 @ruda.jit
+def behind(x, out):
+    """A thread stores where its next round loads, if both arrays are one."""
+    row, t = ruda.blockIdx.x, ruda.threadIdx.x
+    for c in range(t, x.shape[1] - 64, 64):
+        out[row, c + 64] = x[row, c] + 1
+
+
+@pytest.mark.parametrize("n", [65, 1000, TILE + 1])
+def test_a_row_may_be_changed_in_place(n, rng):
+    """The same array twice is one of the forms with tiles where no tile needs another's work."""
+    x = draw(rng, (2, n), "f4")
+    wanted = np.zeros_like(x)
+    on("sim", softmax, 2, 64, x, wanted)
+    both = x.copy()
+    found, _ = counts(softmax, ("f32[:, :]",) * 2, 2, 64, both, both)
+    np.testing.assert_allclose(both, wanted, 2e-6)
+    assert found["bytes_in"] == x.nbytes * (3 if n > TILE else 1) and found["global_reads"] == 0
+    wanted = x.copy()
+    for first in range(64, n, 64):
+        piece = wanted[:, first : first + 64]
+        piece[...] = wanted[:, first - 64 : first][:, : piece.shape[1]] + np.float32(1)
+    on(DEVICE, behind, 2, 64, x, x)
+    np.testing.assert_array_equal(x, wanted)
+
+
+@ruda.jit
 def three_times(x, out):
     """A loop around a row: each of its rounds copies the row."""
     kept = ruda.shared.array(64, ruda.float32)

@@ -298,6 +298,23 @@ def test_overlapping_arrays_go_element_by_element(rng):
     np.testing.assert_array_equal(both[:200], np.r_[before[:37], 3 * before[:37], before[74:200]])
 
 
+@ruda.jit
+def one_after_the_other(x, out, last):
+    i = ruda.grid(1)
+    if i < x.size:
+        out[i] = x[i] + 1
+        last[i] = x[i] * 2
+
+
+def test_what_one_name_stores_another_loads(rng):
+    x, last = draw(rng, 300, "f4"), np.zeros(300, "f4")
+    before = x.copy()
+    launch(one_after_the_other, 300, x, x, last)
+    np.testing.assert_array_equal(last, (before + 1) * 2)
+    launch(one_after_the_other, 300, before, last, last)
+    np.testing.assert_array_equal(last, before * 2)
+
+
 def test_logic_on_bools(rng):
     x, y, out = draw(rng, 1000, "?"), draw(rng, 1000, "?"), np.zeros(1000, "?")
     launch(logic, 1000, x, y, out)

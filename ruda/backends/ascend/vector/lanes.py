@@ -88,6 +88,7 @@ class Translator(Axis):
         super().__init__(loop, emitter.function.fastmath)
         self.emitter, self.parallel, self.at = emitter, parallel, at
         self.rounds, self.every = rounds, 1
+        self.late = False  # something is visited after another array was stored to
         self.mask: Lanes | None = None
         self.values: dict[Variable, Value] = {}
         self.known: dict[Any, Value] = {}  # element -> its value now
@@ -193,7 +194,27 @@ class Translator(Axis):
             items = contracted(items)
         return Program(items, self.checks, self.padded, self.counts is not None,
                        self.reduces, self.local, self.wide,
-                       sorted(self.scalars, key=lambda v: v.name), self.every)  # fmt: skip
+                       sorted(self.scalars, key=lambda v: v.name), self.every,
+                       self.is_alias_safe())  # fmt: skip
+
+    def is_alias_safe(self) -> bool:
+        """Whether two arrays may be the same one: each element is loaded before it is stored, by
+        whatever name, and no tile visits the elements of another one."""
+        places: dict[int, set[Any]] = {}
+        for name, keys in self.keys.items():
+            for _, texts in keys if name not in self.emitter.local_tensors else ():
+                places.setdefault(len(texts), set()).add(texts)
+        changing = {self.emitter.names.get(v.name) for v in self.unsteady - {self.loop.variable}}
+        steady = not any(
+            set(re.findall(r"[A-Za-z_]\w*", text)) & changing
+            for found in places.values() for texts in found for text in texts
+        )  # fmt: skip
+        return not self.late and steady and all(len(found) == 1 for found in places.values())
+
+    def visit_after_store(self, a: Array) -> None:
+        """Note a visit to an array while another one is stored to: it may be the same."""
+        if a.space == "global" and any(name != a.name for name in self.stored_before):
+            self.late = True
 
     # ---- what differs between lanes
 
@@ -305,6 +326,8 @@ class Translator(Axis):
     def watch(self, e: Expr) -> None:
         """Loads that are the same in all lanes must not see what the loop stores."""
         for x in ir.walk(e):
+            if isinstance(x, Load):
+                self.visit_after_store(x.array)
             if isinstance(x, Load) and x.array.name in self.stored:
                 raise self.refuse(f"`{x.array.name}` is stored to and read at one place by all")
             if isinstance(x, Load) and x.array.name in self.emitter.local_tensors:
@@ -413,6 +436,7 @@ class Translator(Axis):
         """Different elements of one array, one of them stored: then the order matters."""
         keys = self.keys.setdefault(a.name, set())
         keys.add(key)
+        self.visit_after_store(a)
         if a.name in self.stored and len(keys) > 1 and not self.parallel:
             raise self.refuse(f"`{a.name}` is stored to and read at different places")
         before = self.stored_before.get(a.name)

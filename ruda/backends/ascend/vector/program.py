@@ -155,6 +155,7 @@ class Program:
     wide: int  # elements that comparisons take at once
     scalars: list[Variable]  # of the scalar unit, of the tile alone
     every: int = 1  # a tile is so many elements, or a multiple
+    alias_safe: bool = False  # whether arrays may be one and the same
 
 
 def uses(item: Any) -> set[Register]:

@@ -85,6 +85,7 @@ class ScalarUnit(Emitter):
     local_tensors: dict[str, str]
     written_arrays: set[str]
     stages: bool
+    cached_reads: bool  # of arrays that the kernel does not write, unless they are others, too
 
     # ---- names of tensors
 
@@ -153,6 +154,7 @@ class ScalarUnit(Emitter):
                 text = f"ruda::tensor_bytes<{memory}>({name}, {where})"
         elif a.space == "global" or (a.space == "const" and self.is_large(a)):
             again = self.again(a)
+            self.cached_reads |= not again and a.space == "global"
             if how != "typed":
                 flag = "true" if again else "false"
                 text = f"ruda::load_bytes<{memory}>({name}, {where}, {flag})"
