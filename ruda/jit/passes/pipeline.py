@@ -23,7 +23,7 @@ from ruda.jit.passes.phases import count_in_words, has_phases, split_phases
 from ruda.jit.passes.polls import poll_loops
 from ruda.jit.passes.predicate import predicate
 from ruda.jit.passes.prefetch import prefetch_rounds
-from ruda.jit.passes.rows import one_row_at_a_time
+from ruda.jit.passes.rows import in_line, one_row_at_a_time
 from ruda.jit.passes.strides import share_rounds
 from ruda.jit.passes.uniformity import check_barriers
 from ruda.jit.passes.unswitch import ask_once
@@ -56,7 +56,7 @@ def spread_plainly(function: Function) -> Function:
     function = structure_jumps(function)
     if is_flat(function):
         return flatten(function)
-    row = one_row_at_a_time(expand(function))
+    row = one_row_at_a_time(in_line(expand(function)))
     row = share_rounds(compute_once(ask_once(row)), several=False)
     split = replace(split_barriers(row, jams=False), block=function.block)
     return loop_over_blocks(split)

@@ -7,6 +7,8 @@ them around the whole kernel: what depends on the row alone is uniform in it.
 That is so if every access of a shared array has `threadIdx.y` as one of its indices, always the
 same one; if no thread reads global memory that the kernel writes; and if the stores to an array
 are one statement, so that barriers put none before another.
+
+A block of rows that asks for nothing but a thread's place in all of it is one long row instead.
 """
 
 from __future__ import annotations
@@ -21,14 +23,18 @@ from ruda.jit.ir import (
     Atomic,
     Barrier,
     Body,
+    Cast,
+    Const,
     Cooperative,
     Expr,
     Extent,
     For,
     Function,
     Load,
+    Op,
     Read,
     Special,
+    Statement,
     Store,
     Stride,
     Variable,
@@ -39,7 +45,8 @@ from ruda.jit.passes.indices import index
 from ruda.jit.passes.names import Names
 
 ROW = "thread_y?"  # the variable of the loop; no user's name has a question mark
-ACROSS = Special("threadIdx", 1)
+LINE = "line?"
+ALONG, ACROSS = Special("threadIdx", 0), Special("threadIdx", 1)
 
 
 def one_row_at_a_time(function: Function) -> Function:
@@ -55,6 +62,54 @@ def one_row_at_a_time(function: Function) -> Function:
     body = (Barrier(place=function.place), *ir.rewrite_body(function.body, change))
     loop = For(row, index(0), index(block[1]), index(1), body, place=function.place)
     return replace(function, body=(loop,), block=(block[0], 1, 1))
+
+
+def in_line(function: Function) -> Function:
+    """A block of rows that only asks for `threadIdx.y * blockDim.x + threadIdx.x`, as one row."""
+    block = function.block
+    if block is None or block[1] < 2 or block[2] > 1:
+        return function
+    values = _definitions(function.body)
+    whole = Read(Variable(LINE, index(0).dtype))
+
+    def change(e: Expr) -> Expr:
+        match e:
+            case Op("add", (a, b)):
+                for row, column in ((a, b), (b, a)):
+                    match _known(row, values):
+                        case Op("mul", (x, Const(n))) | Op("mul", (Const(n), x)) if (
+                            n == block[0] and _known(x, values) == ACROSS
+                            and _known(column, values) == ALONG
+                        ):  # fmt: skip
+                            return whole
+        return e
+
+    body = ir.rewrite_body(function.body, change)
+    read = {e.variable for e in ir.all_expressions(body) if isinstance(e, Read)}
+
+    def needed(s: Statement) -> Statement | None:
+        match s:
+            case Assign(variable, Special("threadIdx")) if variable not in read:
+                return None
+        return s
+
+    body = ir.rewrite_body(body, statement=needed)
+    if any(isinstance(e, Special) and e.name == "threadIdx" for e in ir.all_expressions(body)):
+        return function
+    body = ir.rewrite_body(body, lambda e: ALONG if e == whole else e)
+    return replace(function, body=body, block=(block[0] * block[1], 1, 1))
+
+
+def _known(e: Expr, values: dict[Variable, Expr]) -> Expr:
+    """An expression behind the names of variables that are assigned once."""
+    while True:
+        match e:
+            case Read(v) if v in values:
+                e = values[v]
+            case Cast(inner, dtype) if dtype.name in ("index", "int64"):
+                e = inner
+            case _:
+                return e
 
 
 def _apart(function: Function) -> bool:
@@ -89,12 +144,7 @@ def _definitions(body: Body) -> dict[Variable, Expr]:
 
 
 def _is_row(e: Expr, values: dict[Variable, Expr]) -> bool:
-    match e:
-        case Read(v) if v in values:
-            return _is_row(values[v], values)
-        case ir.Cast(value):
-            return _is_row(value, values)
-    return e == ACROSS
+    return _known(e, values) == ACROSS
 
 
 def _is_written_once(body: Body) -> bool:

@@ -304,6 +304,21 @@ def shares(x, out):
 
 
 @ruda.jit
+def in_line(x, out):
+    """Rows of threads as one long row."""
+    kept = ruda.shared.array(64, ruda.float32)
+    row = ruda.blockIdx.x
+    t = ruda.threadIdx.y * ruda.blockDim.x + ruda.threadIdx.x
+    total = ruda.float32(0)
+    for c in range(t, x.shape[1], 64):
+        total += x[row, c]
+    kept[t] = total
+    ruda.syncthreads()
+    for c in range(t, x.shape[1], 64):
+        out[row, c] = x[row, c] - kept[63 - c % 64]
+
+
+@ruda.jit
 def next_row(x, out):
     """A row of threads looks at what another one has left: they stay together."""
     kept = ruda.shared.array((8, 32), ruda.float32)
@@ -331,6 +346,7 @@ def read_back(x, out):
 def test_rows_of_threads(shape, rng):
     x = draw(rng, shape, "f4")
     same(shares, -(-shape[0] // 8) + 1, (32, 8), (x,), np.zeros_like(x), 2e-6)
+    same(in_line, shape[0], (16, 4), (x,), np.zeros_like(x))
     x, out = draw(rng, (8, shape[1]), "f4"), np.zeros((8, shape[1]), "f4")
     same(next_row, 1, (32, 8), (x,), np.zeros((8, 32), "f4"))
     wanted = x[::-1].copy()
@@ -343,6 +359,8 @@ def test_rows_of_threads_are_moved_once(rng):
     found, _ = counts(shares, ("f32[:, :]",) * 2, 3, (32, 8), x, out)
     assert (found["bytes_in"], found["bytes_out"]) == (x.nbytes, x.nbytes)
     assert found["global_reads"] == 0
+    told = ruda.explain(in_line, *("f32[:, :]",) * 2, target="ascend", block=(16, 4)).forms[2]
+    assert "rows of up to" not in told and "tiles of up to 128" not in told
 
 
 @ruda.jit
