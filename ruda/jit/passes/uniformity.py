@@ -14,6 +14,7 @@ stay.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from dataclasses import dataclass
 
 from ruda.errors import DivergentBarrierError
@@ -129,10 +130,12 @@ class Uniformity:
         block = self.function.block
         if block is None:
             return None
+        statements = list(ir.statements(self.function.body))
+        count = Counter(v for s in statements for v in ir.written(s))
         definitions = {
             s.variable: s.value
-            for s in ir.statements(self.function.body)
-            if isinstance(s, Assign) and _assigned_once(self.function, s.variable)
+            for s in statements
+            if isinstance(s, Assign) and count[s.variable] == 1
         }
         values = set()
         for z in range(block[2]):
@@ -149,10 +152,6 @@ class Uniformity:
 
 class _Unknown(Exception):
     pass
-
-
-def _assigned_once(function: Function, variable: Variable) -> bool:
-    return sum(variable in ir.written(s) for s in ir.statements(function.body)) == 1
 
 
 def _evaluate(
