@@ -127,7 +127,7 @@ def emit(function: Function, target: Mapping[str, Any], scalar: bool = False) ->
 
 
 class TooNarrow(Exception):
-    """A tile would be shorter than a round of the block."""
+    """No tile fits, or one that is shorter than a round of the block."""
 
 
 @dataclass(frozen=True)
@@ -301,6 +301,8 @@ class VectorEmitter(Tiles):
             free -= DYNAMIC
         bits = self.pools.bits()
         found = 8 * free // bits // 128 * 128 if bits else PLAIN_TILE
+        if self.long_tiles and bits and found < max(128, self.least_tile):
+            raise TooNarrow
         if free < 0 or (bits and found < 128):
             sizes = ", ".join(f"`{a.name}` {local_bytes(a)}" for a in arrays if not a.dynamic)
             raise UnsupportedError(
@@ -308,8 +310,6 @@ class VectorEmitter(Tiles):
                 f"({sizes}); an Ascend 910B has {UNIFIED_BUFFER}",
                 self.function.place,
             )
-        if found < self.least_tile:
-            raise TooNarrow
         if self.extents and all(e is not None for e in self.extents):
             longest = max(e for e in self.extents if e is not None)
             found = max(min(found, -(-longest // 128) * 128), self.least_tile)
