@@ -275,6 +275,19 @@ each sum by integers would cost far more than denormals are worth: so it is stat
 refused, and quotients, roots and functions flush there, too. Copies keep all bits. "unknown": in \
 a browser.
 
+## Indices on WebGPU
+
+No index reaches memory that is not its array's, whatever the data say. Buffers are watched by \
+the hardware where it can (`watches_buffers` among the properties, found out as above): reads \
+outside give zeros, and writes are left out. Memory of a block or a thread nobody watches: \
+shared, local and constant arrays are checked access by access, except where the kernel itself \
+shows that an index is inside (`tile[threadIdx.x]`, `x[k]` in a loop over `range`, a byte that \
+counts in 256 bins, whatever an `if` around has found small enough). An index outside is held to \
+the last element. `ruda.explain(kernel, ..., target="wgpu")` says which lines are checked. Where \
+the hardware watches nothing, and in browsers, WebGPU's own checks are in all accesses.
+
+Python's integers, which are 64 bits, are computed in 32 where all values surely fit.
+
 ## Speed on WebGPU
 
 On an H200 (Vulkan driver 580.159.04) one row softmax of 8192 x 8192, written in WGSL by hand \

@@ -253,7 +253,7 @@ class Explanation:
     """What `ruda.explain` found; printing it shows all of it.
 
     variables   of the kernel and its device functions
-    wide        operations on 64-bit numbers
+    wide        operations on 64-bit numbers; on WebGPU without those that surely fit 32 bits
     narrow      int32 and uint32 sums and products, which numba computes in 64 bits
     wraps       indices that may be negative, and so cost a compare and an add
     barriers    barriers that perhaps not every thread reaches
@@ -273,7 +273,7 @@ class Explanation:
     loops: tuple[Note, ...] | None
     lacks: tuple[Note, ...]
     missing: str
-    forms: tuple[str, ...] | None = None
+    forms: tuple[str, ...] | None = None  # what else the device's own compiler makes of it
 
     def __repr__(self) -> str:
         out = [self.options, "", "variables"]
@@ -312,7 +312,7 @@ def explanation(
     return Explanation(
         found.options,
         tuple(_variables(kernel, found.made)),
-        tuple(_grouped(_wide(function))),
+        tuple(_grouped(_wide(_computed(function, target)))),
         tuple(_grouped(_narrow(function))),
         tuple(_grouped(_wraps(lowered))),
         tuple(_grouped(_barriers(function))),
@@ -322,6 +322,15 @@ def explanation(
         settings.missing,
         _forms(function, target),
     )
+
+
+def _computed(function: ir.Function, target: str) -> ir.Function:
+    """The function with its integers as wide as the target computes them."""
+    if target.partition(":")[0] != "wgpu":
+        return function
+    from ruda.jit.passes.short import shorten_integers
+
+    return shorten_integers(function, narrow=False)
 
 
 def _lacks(found: Description) -> Iterator[Note]:

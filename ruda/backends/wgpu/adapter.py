@@ -30,7 +30,7 @@ INSTALL = (
 # What every browser has: for text that is made where there is no adapter.
 PORTABLE: dict[str, Any] = {
     "adapter": "of any browser", "dialect": "tint", "int64": False, "float64": False,
-    "int64_atomics": False, "float32_denormals": "unknown", "exact": "",
+    "int64_atomics": False, "float32_denormals": "unknown", "exact": "", "watches_buffers": False,
     "max_buffers": 8, "max_binding": 1 << 27, "max_shared": 16384, "max_threads": 256,
     "max_groups": 65535,
 }  # fmt: skip
@@ -38,7 +38,10 @@ PORTABLE: dict[str, Any] = {
 
 def browser(caps: Mapping[str, Any]) -> Mapping[str, Any]:
     """An adapter's properties without what a browser does not let through."""
-    lacks = ("dialect", "int64", "float64", "int64_atomics", "float32_denormals", "exact")
+    lacks = (
+        "dialect", "int64", "float64", "int64_atomics", "float32_denormals", "exact",
+        "watches_buffers",
+    )  # fmt: skip
     return {**caps, **{name: PORTABLE[name] for name in lacks}}
 
 

@@ -22,7 +22,7 @@ from ruda.backends.base import (
 )
 from ruda.backends.wgpu import adapter as adapters
 from ruda.backends.wgpu.launch import launcher
-from ruda.backends.wgpu.modules import Module
+from ruda.backends.wgpu.modules import Module, forms
 from ruda.errors import DeviceError, DeviceNotFoundError
 from ruda.jit.ir import Function
 from ruda.settings import settings
@@ -104,6 +104,10 @@ class WgpuBackend(HostMemory):
     def emit(self, function: Function, target: Mapping[str, Any]) -> Source:
         """IR -> WGSL, pure: the narrow form without aliases, or the wide one."""
         return Module(function, target, "").usual()
+
+    def forms(self, function: Function) -> list[str]:
+        """What `ruda.explain` tells of the indices of arrays that are no buffers."""
+        return forms(function)
 
     def compile(self, source: Source, target: Mapping[str, Any]) -> Binary:
         return Binary(source.text.encode(), {})

@@ -41,7 +41,7 @@ from ruda.backends.wgpu.formulas import (
     sides,
     total,
 )
-from ruda.backends.wgpu.origins import joined, origins
+from ruda.backends.wgpu.origins import behind_barriers, joined, origins
 from ruda.dtypes import DType
 from ruda.errors import NOWHERE, Place, UnsupportedError
 from ruda.jit import ir
@@ -80,6 +80,7 @@ from ruda.jit.ir import (
     WideLoad,
     WideStore,
 )  # fmt: skip
+from ruda.jit.passes.bounds import Inside
 from ruda.settings import settings
 
 AXES = "xyz"
@@ -182,6 +183,7 @@ class Binding:
     atomic: bool = False
     written: bool = False
     width: int = 1
+    last: str = ""  # the number of the last element, to which every index is held; "": it is not
 
     @property
     def element(self) -> str:
@@ -190,17 +192,21 @@ class Binding:
             return f"atomic<{kind}>"
         return kind if self.width == 1 else f"vec{self.width}<{kind}>"
 
+    def at(self, index: str) -> str:
+        """An element, by the number of one."""
+        return f"{self.name}[{held_to(index, self.last)}]"
+
     def word(self, at: str) -> str:
         if self.width == 1:
-            return f"{self.name}[{at}]"
+            return self.at(at)
         return f"{self.name}[({at}) >> {self.width // 2}u][({at}) & {self.width - 1}]"
 
     def load(self, at: str) -> str:
-        return f"atomicLoad(&{self.name}[{at}])" if self.atomic else self.word(at)
+        return f"atomicLoad(&{self.at(at)})" if self.atomic else self.word(at)
 
     def store(self, at: str, value: str) -> str:
         if self.atomic:
-            return f"atomicStore(&{self.name}[{at}], {value});"
+            return f"atomicStore(&{self.at(at)}, {value});"
         return f"{self.word(at)} = {value};"
 
 
@@ -285,7 +291,12 @@ class Emitter:
         )
         self.loops: list[str] = []  # variables that tell how the loops around were left
         self.constants: list[bytes] = []
+        # A text that nobody holds inside does so by itself. (Mesa 22.3 computes wrong numbers in
+        # loops over arrays that are counted, and are not held inside.)
+        trusted = bool(target.get("watches_buffers")) and not target.get("software")
+        self.inside = Inside(function, not variant.wide) if trusted else None
         self.memory()
+        self.hold()
 
     # ---- what an array is
 
@@ -328,6 +339,21 @@ class Emitter:
                 words = s.array.dtype.itemsize * lanes_of(s) // 4
                 binding.width = 1 if binding.atomic else max(binding.width, words)
 
+    def hold(self) -> None:
+        """Hold indices of memory that is no buffer, for which the hardware looks out."""
+        if self.inside is None:
+            return
+        for a in self.function.arrays:
+            if a.name in self.bindings and not is_large(a):
+                binding = self.bindings[a.name]
+                if a.dynamic:
+                    count = "dynamic_count" if binding.bits == 32 else "(dynamic_count + 1u) / 2u"
+                    binding.last = f"{count} - 1u"
+                else:
+                    assert a.shape is not None
+                    words = max(1, -(-math.prod(a.shape) * a.dtype.itemsize // 4))
+                    binding.last = f"{words - 1}u"
+
     def uses(self, a: Array, part: Field | None, place: Place, atomic: bool) -> None:
         binding = self.bindings.get(a.name)
         dtype = a.dtype if part is None else part.dtype
@@ -364,7 +390,10 @@ class Emitter:
     def source(self) -> Source:
         f = self.function
         self.written = {v for s in ir.statements(f.body) for v in ir.written(s)}
-        self.origins = origins(f, lambda a: a.name in self.typed or self.bindings[a.name].written)
+        self.foreign = behind_barriers(f)
+        self.origins = origins(
+            f, lambda a: a.name in self.typed or self.bindings[a.name].written, self.foreign
+        )
         self.parameters.append(Parameter("zeros", "zeros", ("zeros",)))
         self.parameters.append(Parameter("which_zero", "u32", ("zero",)))
         if self.guards:
@@ -408,6 +437,7 @@ class Emitter:
             "constants": tuple(self.constants),
             "reports": bool(self.sites),
             "guarded": self.guards,
+            "trusted": self.inside is not None,
         }
         return Source(
             text=text,
@@ -913,9 +943,10 @@ class Emitter:
             )
             text = f"u32({values[0].text})" if kind == "bool" else values[0].text
             if name == "exchange":
-                self.functions[f"exchange_{held}"] = EXCHANGE.replace("KIND", held).replace(
-                    "TYPE", wgsl(held)
-                )
+                self.functions[f"exchange_{held}"] = (
+                    EXCHANGE.replace("KIND", held).replace("TYPE", wgsl(held))
+                    .replace("LAST", f"{threads - 1}u")
+                )  # fmt: skip
                 found = f"exchange_{held}({text}, {values[1].text}, t)"
                 found = f"({found} != 0u)" if kind == "bool" else found
             else:
@@ -941,12 +972,16 @@ class Emitter:
 
     # ---- elements of arrays
 
-    def element(self, a: Array, indices: Sequence[Expr], part: Field | None) -> Place_:
+    def element(self, a: Array, indices: tuple[Expr, ...], part: Field | None) -> Place_:
         texts = [self.as_address(self.text(i)) for i in indices]
         binding = self.bindings.get(a.name)
         if binding is None:
             assert a.shape is not None
-            return Place_(None, f"{self.name(a.name)}[{self.linear(a, texts)}]")
+            linear = self.linear(a, texts)
+            if self.inside is not None and not self.inside.has(indices):
+                last = f"{max(1, math.prod(a.shape)) - 1}u"
+                linear = f"{self.address}({held_to(linear, last)})"
+            return Place_(None, f"{self.name(a.name)}[{linear}]")
         unit = self.unit(a, part)
         size = a.dtype.itemsize // 4 if unit == "w" else a.dtype.itemsize
         if a.layout == "A" and a.shape is None and not a.dynamic:
@@ -1149,7 +1184,7 @@ class Emitter:
             at = f"at + {k}{s}" if k else "at"
             if b.bits == 64:
                 half = f"((u32({at}) & 1u) * 32u)"
-                where = f"&{b.name}[({at}) >> 1u]"
+                where = f"&{b.at(f'({at}) >> 1u')}"
                 return (
                     f"atomicAnd({where}, ~(4294967295lu << {half})); "
                     f"atomicOr({where}, u64({word}) << {half});"
@@ -1179,7 +1214,7 @@ class Emitter:
             )  # fmt: skip
         mask = "255u" if size == 1 else "65535u"
         shift = f"((u32({at}) & 3u) * 8u)"
-        where = f"&{b.name}[{at} >> 2u]"
+        where = f"&{b.at(f'{at} >> 2u')}"
         return f"atomicAnd({where}, ~({mask} << {shift})); atomicOr({where}, ({value}) << {shift});"
 
     def unaligned(self, b: Binding) -> str:
@@ -1232,7 +1267,7 @@ class Emitter:
             bits = place.binding.bits
             at = place.text
             shift = ">> 2u" if dtype.itemsize < 4 else ">> 1u" if bits == 64 else ""
-            where = f"&{place.binding.name}[at {shift}]" if shift else f"&{place.binding.name}[at]"
+            where = f"&{place.binding.at(f'at {shift}' if shift else 'at')}"
             if bits == 64 and dtype.itemsize < 8:
                 raise UnsupportedError(
                     "WebGPU cannot mix 64-bit and other atomics in one memory", s.place
@@ -1369,7 +1404,8 @@ class Emitter:
             case Or(left, right):
                 return Term(f"({self.text(left)} || {self.text(right)})", "bool")
             case Load(array, indices, part):
-                return self.load(array, part, self.element(array, indices, part))
+                found = self.load(array, part, self.element(array, indices, part))
+                return found._replace(origin="") if id(indices) in self.foreign else found
         raise UnsupportedError(f"WebGPU has no {type(node).__name__}", self.place)
 
     def kept(self, node: Expr) -> str:
@@ -1713,6 +1749,11 @@ class Emitter:
         return Term(f"bitcast<{to}>({value.text})", to, "sum")
 
 
+def held_to(index: str, last: str) -> str:
+    """An index that is at most `last`, if that is given: as WebGPU does by itself."""
+    return f"min(bitcast<u32>({index}), {last})" if last else index
+
+
 def lanes_of(s: WideLoad | WideStore) -> int:
     return len(s.results if isinstance(s, WideLoad) else s.values)
 
@@ -1786,7 +1827,7 @@ EXCHANGE = """\
 fn exchange_KIND(x: TYPE, lane: i32, t: u32) -> TYPE {
   lanes_KIND[t] = x;
   workgroupBarrier();
-  let found = lanes_KIND[(t & ~31u) + (u32(lane) & 31u)];
+  let found = lanes_KIND[min((t & ~31u) + (u32(lane) & 31u), LAST)];
   workgroupBarrier();
   return found;
 }

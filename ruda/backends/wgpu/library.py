@@ -377,7 +377,7 @@ fn long_quadrant_f32(x: f32) -> vec2<f32> {
   let bits = bitcast<u32>(x);
   let e = ((bits >> 23u) & 0xffu) - 120u;
   let m = (bits & 0x7fffffu) | 0x800000u;
-  let word = e >> 5u;
+  let word = min(e >> 5u, 4u);
   let shift = e & 31u;
   var part = array<u32, 3>();
   for (var i = 0u; i < 3u; i++) {
@@ -466,7 +466,7 @@ fn long_quadrant_f64(x: f64) -> vec2<f64> {{
   let m = (bits & 0xffffffffffffflu) | 0x10000000000000lu;
   let low = m & 4294967295lu;
   let high = m >> 32u;
-  let word = e >> 5u;
+  let word = min(e >> 5u, 35u);
   let shift = e & 31u;
   // The low 192 bits of m times a window of 2/pi: two bits of quadrant, then the fraction.
   var product = array<u32, 6>();

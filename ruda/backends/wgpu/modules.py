@@ -162,12 +162,15 @@ class Module:
     def form(self, variant: Any) -> Form:
         """The form for a variant, or its wide one if indices do not fit 31 bits."""
         from ruda.backends.wgpu.emit import NeedsWide, emit
+        from ruda.jit.passes.short import shorten_integers
 
         found = self.forms.get(variant)
         if found is None:
             try:
                 wanted = self.vectors if variant.vectors else None
                 function = self.lowered if wanted is None else wanted.function
+                if self.target.get("int64"):
+                    function = shorten_integers(function, not variant.wide)
                 source = emit(function, self.sites, self.target, variant)
             except NeedsWide:
                 assert not variant.wide
@@ -178,6 +181,31 @@ class Module:
             pack = struct.Struct(f"{fields}{-struct.calcsize(fields) % 16}x")  # as WGSL has it
             found = self.forms[variant] = Form(source, pack)
         return found
+
+
+def forms(function: Function) -> list[str]:
+    """For `ruda.explain`: the arrays of a block or of a thread whose indices cost a check."""
+    from ruda.jit import passes
+    from ruda.jit.passes.bounds import Inside
+
+    lowered = passes.lower(function, "wgpu")
+    inside = Inside(lowered, narrow=True)
+    lines: dict[str, set[int]] = {}
+    for x in (*ir.statements(lowered.body), *ir.all_expressions(lowered.body)):
+        if isinstance(x, ir.Load | ir.Store | ir.Atomic) and x.array.space != "global":
+            lines.setdefault(x.array.name, set())
+            if not inside.has(x.indices):
+                lines[x.array.name].add(x.place.line)
+    return [f"`{name}`: {_checked(sorted(found))}" for name, found in lines.items()]
+
+
+def _checked(lines: Sequence[int]) -> str:
+    if not lines:
+        return "every index is surely inside: none is checked"
+    numbers = ", ".join(map(str, lines))
+    return (
+        f"indices that may be outside, and are held inside: line{'s' * (len(lines) > 1)} {numbers}"
+    )
 
 
 def check_limits(module: Module, form: Form, launch: Launch) -> None:
@@ -219,7 +247,7 @@ def compile_form(module: Module, form: Form, words: int) -> Any:
             if module.target.get("software") or not native.makes_shaders:
                 form.shader = device.create_shader_module(code=text)
             else:
-                form.shader = native.shader(text)
+                form.shader = native.shader(text, not options["trusted"])
         if form.layout is None:
             visible = wgpu.ShaderStage.COMPUTE
             uniform = {"type": "uniform", "has_dynamic_offset": True}

@@ -42,12 +42,12 @@ class Native:
 
     # ---- kernels
 
-    def shader(self, text: str) -> Any:
-        """wgpu-py's module of a WGSL text, whose loops are not counted.
+    def shader(self, text: str, holds: bool) -> Any:
+        """wgpu-py's module of a WGSL text, whose loops are not counted. `holds`: indices are held
+        to the bounds of memory.
 
         WebGPU has a counter of 64 bits put into every loop, so that a driver may not take an
-        endless one for unreachable: a third of the time of a Mandelbrot set on an H200. Indices
-        stay checked.
+        endless one for unreachable: a third of the time of a Mandelbrot set on an H200.
         """
         from wgpu.backends.wgpu_native._api import GPUShaderModule
 
@@ -59,7 +59,7 @@ class Native:
         source.code.data, source.code.length = held, len(data)
         made = ffi.new("WGPUShaderModuleDescriptor *")
         made.nextInChain = ffi.cast("WGPUChainedStruct *", source)
-        checks = library.WGPUShaderRuntimeChecks_BoundsChecks
+        checks = library.WGPUShaderRuntimeChecks_BoundsChecks if holds else 0
         found = self.checked.wgpuDeviceCreateShaderModuleTrusted(self.device, made, checks)
         return GPUShaderModule("", found, self.owner)
 

@@ -1,9 +1,10 @@
-"""What an adapter's float arithmetic really does: a small kernel, run once for each adapter.
+"""What an adapter really does: small kernels, run once for each adapter.
 
 WGSL promises less than IEEE 754: quotients 2.5 ulps off, an `fma` that rounds twice, denormals that
-count as zeros. Most adapters do better, and which cannot be asked, only tried. What `traits` finds
-is kept on disk under the adapter's and the driver's names; where it cannot be found out, nothing is
-trusted (`exact` has what takes its place).
+count as zeros. Most adapters do better, and which cannot be asked, only tried. So it is with the
+hardware's own watch over buffers, without which WebGPU holds each index to its buffer's bounds.
+What `traits` finds is kept on disk under the adapter's and the driver's names; where it cannot be
+found out, nothing is trusted (`exact` has what takes its place).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ruda.backends.wgpu import adapter as adapters
 from ruda.jit import cache, keys
 
 Array = np.ndarray[Any, Any]
-UNKNOWN = {"float32_denormals": "unknown", "exact": ""}  # nothing is trusted
+UNKNOWN = {"float32_denormals": "unknown", "exact": "", "watches_buffers": False}
 CASES = 4096
 GROUP = 64
 SINGLE = """
@@ -52,17 +53,33 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 }
 """
 
+# Reads and writes before, in and behind what is bound of a buffer, and adds there.
+OUTSIDE = """
+@group(0) @binding(0) var<storage, read> given: array<u32>;
+@group(0) @binding(1) var<storage, read_write> found: array<u32>;
+@group(0) @binding(2) var<storage, read_write> middle: array<u32>;
+@group(0) @binding(3) var<storage, read_write> counts: array<atomic<u32>>;
+@compute @workgroup_size(GROUP)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+  let at = bitcast<i32>(given[id.x]);
+  found[id.x] = middle[at];
+  middle[at] = 7u;
+  atomicAdd(&counts[at], 7u);
+}
+"""
 
-def traits(adapter: Any) -> Mapping[str, str]:
+
+def traits(adapter: Any) -> Mapping[str, Any]:
     """`float32_denormals`: "keep", or "flush" where they count as zeros, or "unknown"; `exact`: the
-    names of those functions of `exact.NATIVE` for which the adapter's own operation is right."""
+    names of those functions of `exact.NATIVE` for which the adapter's own operation is right;
+    `watches_buffers`: whether the hardware keeps every access inside what is bound of a buffer."""
     info = adapter.info
     parts = {
         "name": "adapter's arithmetic",
         "adapter": f"{info['vendor']} {info['device']} {info['adapter_type']}",
         "driver": f"{info['backend_type']} {info['description']}",
         "wgpu": str(adapters.runtime().__version__),
-        "text": SINGLE + DOUBLE,
+        "text": SINGLE + DOUBLE + OUTSIDE,
     }
     key = keys.key_of(parts)
     known = cache.recall(key)
@@ -76,7 +93,7 @@ def traits(adapter: Any) -> Mapping[str, str]:
     return found
 
 
-def _probed(adapter: Any) -> dict[str, str]:
+def _probed(adapter: Any) -> dict[str, Any]:
     wanted = [f for f in adapters.FEATURES if f in adapter.features]
     # A device of its own, so that a process that only looks at its devices may fork.
     device = adapter.request_device_sync(required_features=wanted)
@@ -93,7 +110,11 @@ def _probed(adapter: Any) -> dict[str, str]:
         got = _run(device, DOUBLE, np.stack([a, b, c], 1), a.size, np.float64)
         if _equal([got], [np.array([_fused(*row) for row in zip(a, b, c, strict=True)])]):
             exact.add("fma_f64")
-    return {"float32_denormals": "flush" if flushes else "keep", "exact": " ".join(sorted(exact))}
+    return {
+        "float32_denormals": "flush" if flushes else "keep",
+        "exact": " ".join(sorted(exact)),
+        "watches_buffers": _watches(device),
+    }
 
 
 def singles() -> tuple[Array, Array, Array]:
@@ -162,6 +183,38 @@ def _equal(found: Iterable[Array], wanted: Iterable[Array]) -> bool:
     )
 
 
+def _watches(device: Any) -> bool:
+    """Whether a shader without checks neither reads nor writes outside what is bound of a buffer.
+
+    Nothing is tried that is outside the buffer itself: there a device without a watch would fault.
+    """
+    from ruda.backends.wgpu.native import Native
+
+    native, usage = Native(device), adapters.runtime().BufferUsage
+    if not native.makes_shaders:
+        return False
+    part = 256  # bytes, of which four are a buffer; the second is bound
+    words, uses = part // 4, usage.STORAGE | usage.COPY_SRC
+    at = np.arange(-words, 3 * words, dtype=np.int32)
+    given = device.create_buffer_with_data(data=at, usage=uses)
+    found = device.create_buffer(size=at.nbytes, usage=uses)
+    wholes = [device.create_buffer_with_data(data=np.full_like(at, 5), usage=uses) for _ in "ab"]
+    shader = native.shader(OUTSIDE.replace("GROUP", str(GROUP)), False)
+    pipeline = device.create_compute_pipeline(
+        layout="auto", compute={"module": shader, "entry_point": "main"}
+    )
+    bound = [{"buffer": given}, {"buffer": found}]
+    bound += [{"buffer": b, "offset": part, "size": part} for b in wholes]
+    _dispatch(device, pipeline, bound, at.size // GROUP)
+    inside = (at >= 0) & (at < words)
+    wanted = [np.where(inside, x, y) for x, y in ((5, 0), (7, 5), (12, 5))]
+    read = device.queue.read_buffer
+    return all(
+        np.array_equal(np.frombuffer(read(b), np.uint32), x)
+        for b, x in zip((found, *wholes), wanted, strict=True)
+    )
+
+
 def _run(device: Any, text: str, given: Array, count: int, dtype: Any) -> Array:
     """What a kernel of one thread a row makes of its input."""
     usage = adapters.runtime().BufferUsage
@@ -172,13 +225,17 @@ def _run(device: Any, text: str, given: Array, count: int, dtype: Any) -> Array:
     pipeline = device.create_compute_pipeline(
         layout="auto", compute={"module": module, "entry_point": "main"}
     )
-    entries = [{"binding": k, "resource": {"buffer": b}} for k, b in enumerate((source, result))]
+    _dispatch(device, pipeline, [{"buffer": source}, {"buffer": result}], len(given) // GROUP)
+    return np.frombuffer(device.queue.read_buffer(result), dtype)
+
+
+def _dispatch(device: Any, pipeline: Any, bound: Iterable[Any], groups: int) -> None:
+    entries = [{"binding": k, "resource": b} for k, b in enumerate(bound)]
     group = device.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries)
     encoder = device.create_command_encoder()
     compute = encoder.begin_compute_pass()
     compute.set_pipeline(pipeline)
     compute.set_bind_group(0, group)
-    compute.dispatch_workgroups(len(given) // GROUP)
+    compute.dispatch_workgroups(groups)
     compute.end()
     device.queue.submit([encoder.finish()])
-    return np.frombuffer(device.queue.read_buffer(result), dtype)

@@ -39,7 +39,7 @@ from ruda.jit.ir import (
     Stride,
     Variable,
 )
-from ruda.jit.passes.wraps import DEEP, Env, Interval, Ranges, merge, refine
+from ruda.jit.passes.wraps import Env, Interval, Ranges, refine
 
 NARROW = (-(1 << 31), (1 << 31) - 1)
 Leaf = Extent | Stride | Special | Variable
@@ -242,21 +242,11 @@ class _Widths(Ranges):
         return super().statement(s, env)
 
     def steady(self, body: Body, env: Env, enter: Callable[[Env], Env]) -> Env:
-        """Bounds that the body keeps; then one step back towards those that it makes."""
-        if len(self.exits) >= DEEP:
-            return super().steady(body, env, enter)
         self.quiet += 1
-        entry = super().steady(body, env, enter)
-        self.exits.append([])
-        _, end = self.body(body, enter(entry))
-        self.exits.pop()
-        self.quiet -= 1
-        if self.continues(body):
-            return entry
-        once = env if end is None else merge(env, end)
-        assert once is not None
-        changed = {v for s in ir.statements(body) for v in ir.written(s)}
-        return entry | {v: once[v] for v in changed if v in once}
+        try:
+            return self.settled(body, env, enter)
+        finally:
+            self.quiet -= 1
 
 
 def _wraps(source: DType, target: DType) -> bool:

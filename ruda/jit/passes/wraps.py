@@ -140,6 +140,10 @@ class Ranges:
             "laneid": (0, 31),
         }.get(name, (0, FAR))
 
+    def moves(self, node: Expr, by: int, env: Env) -> bool:
+        """Whether a constant may be added to a value without overflow."""
+        return True
+
     # ---- expressions
 
     def rewrite(self, node: Expr, env: Env) -> Expr:
@@ -270,6 +274,21 @@ class Ranges:
                 break
         return entry
 
+    def settled(self, body: Body, env: Env, enter: Callable[[Env], Env]) -> Env:
+        """Bounds that the body keeps; then one step back towards those that it makes."""
+        entry = Ranges.steady(self, body, env, enter)
+        if len(self.exits) >= DEEP:
+            return entry
+        self.exits.append([])
+        _, end = self.body(body, enter(entry))
+        self.exits.pop()
+        if self.continues(body):
+            return entry
+        once = env if end is None else merge(env, end)
+        assert once is not None
+        changed = {v for s in ir.statements(body) for v in ir.written(s)}
+        return entry | {v: once[v] for v in changed if v in once}
+
     def continues(self, body: Body) -> bool:
         """Whether a `continue` of this loop skips part of its body: then the end tells too
         little."""
@@ -339,9 +358,11 @@ def _assume(ranges: Ranges, env: Env, node: Expr, interval: Interval) -> Env:
         ):
             return _assume(ranges, env, value, interval)
         case Op("add", (x, Const(c))) | Op("add", (Const(c), x)) if node.dtype.name == "index":
-            return _assume(ranges, env, x, (interval[0] - c, interval[1] - c))
+            if ranges.moves(x, c, env):
+                return _assume(ranges, env, x, (interval[0] - c, interval[1] - c))
         case Op("sub", (x, Const(c))) if node.dtype.name == "index":
-            return _assume(ranges, env, x, (interval[0] + c, interval[1] + c))
+            if ranges.moves(x, -c, env):
+                return _assume(ranges, env, x, (interval[0] + c, interval[1] + c))
     return env
 
 
