@@ -186,7 +186,7 @@ def matmul_rows() -> list[Row]:
 
     if software():
         return []
-    torch, side, kernel = torch_module(), cuda_kernels.SIDE, cuda_kernels.matmul
+    torch, side, kernel = torch_module(), wgpu_kernels.SIDE, wgpu_kernels.register_matmul
     a, b = random_array(256, 384), random_array(384, 128)
     da, db, out = on("wgpu", a, b, np.full((256, 128), np.nan, np.float32))
     kernel[(1, 2), 256](da, db, out)

@@ -82,3 +82,52 @@ def strided_sum(x, partial):
         step //= 2
     if t == 0:
         partial[ruda.blockIdx.x] = shared[0]
+
+
+SIDE, DEPTH, PITCH = 128, 16, 132
+
+
+@ruda.jit
+def register_matmul(a, b, out):
+    """128 x 128 results a block of 256 threads, 8 x 8 a thread; sizes are multiples of 128.
+
+    While a slab of 16 columns of `a` and rows of `b` is multiplied, the next one is fetched to
+    registers. A second pair of tiles would save a barrier, and was slower on an H200.
+    """
+    tall = ruda.shared.array((DEPTH, PITCH), float32)  # of a, transposed
+    wide = ruda.shared.array((DEPTH, SIDE), float32)  # of b
+    total = ruda.local.array((8, 8), float32)
+    left = ruda.local.array(8, float32)
+    right = ruda.local.array(8, float32)
+    t = ruda.threadIdx.x
+    tx, ty = t % 16, t // 16
+    r0, c0 = ruda.blockIdx.y * SIDE, ruda.blockIdx.x * SIDE
+    a_row, a_column = t // 16, t % 16  # 16 rows a step, 8 steps
+    b_row, b_column = t // 128, t % 128  # 2 rows a step, 8 steps
+    for i in range(8):
+        for j in range(8):
+            total[i, j] = 0
+    for k in range(8):
+        left[k] = a[r0 + a_row + 16 * k, a_column]
+        right[k] = b[b_row + 2 * k, c0 + b_column]
+    slabs = a.shape[1] // DEPTH
+    for slab in range(slabs):
+        for k in range(8):
+            tall[a_column, a_row + 16 * k] = left[k]
+            wide[b_row + 2 * k, b_column] = right[k]
+        ruda.syncthreads()
+        if slab + 1 < slabs:
+            at = (slab + 1) * DEPTH
+            for k in range(8):
+                left[k] = a[r0 + a_row + 16 * k, at + a_column]
+                right[k] = b[at + b_row + 2 * k, c0 + b_column]
+        for d in ruda.unroll(range(DEPTH)):
+            for i in range(8):
+                x = tall[d, ty * 4 + i % 4 + 64 * (i // 4)]
+                for j in range(8):
+                    total[i, j] += x * wide[d, tx * 4 + j % 4 + 64 * (j // 4)]
+        ruda.syncthreads()
+    for i in range(8):
+        for j in range(8):
+            row = r0 + ty * 4 + i % 4 + 64 * (i // 4)
+            out[row, c0 + tx * 4 + j % 4 + 64 * (j // 4)] = total[i, j]

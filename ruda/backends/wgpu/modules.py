@@ -115,7 +115,7 @@ class Module:
         from ruda.jit.passes.loads import share_loads
         from ruda.jit.passes.phases import hidden
         from ruda.jit.passes.reports import lower_reports
-        from ruda.jit.passes.unroll import unroll
+        from ruda.jit.passes.unroll import unroll, unroll_steps
 
         if settings.wgpu_dialect == "tint":
             self.target = adapters.browser(self.target)
@@ -126,7 +126,7 @@ class Module:
         self.warned: set[Any] = set()  # places of notes that were told
         self.lowered = passes.lower(reporting, "wgpu")
         if not self.target.get("software"):  # whose compiler takes long for long texts
-            self.lowered = simplify(unroll(self.lowered))
+            self.lowered = simplify(unroll(unroll_steps(self.lowered)))
         self.lowered = share_loads(self.lowered)
         worth = not self.target.get("software") or is_short(self.lowered)
         self.vectors = Vectors.of(self.lowered) if worth else None

@@ -8,10 +8,27 @@ a loop indexes stays in memory, at a fiftieth of the speed.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ruda.jit import ir
-from ruda.jit.ir import Break, Const, Continue, Expr, For, Function, Read, Return, Statement, While
+from ruda.jit.ir import (
+    And,
+    Assign,
+    Body,
+    Break,
+    Const,
+    Continue,
+    Expr,
+    For,
+    Function,
+    Or,
+    Read,
+    Return,
+    Statement,
+    While,
+)
+from ruda.jit.passes.indices import fold
 
 ROUNDS = 32  # of a loop
 COPIES = 512  # statements that a loop becomes at most
@@ -39,6 +56,78 @@ def unroll(function: Function) -> Function:
         return tuple(out)
 
     return replace(function, body=ir.rewrite_body(function.body, statement=flat))
+
+
+def unroll_steps(function: Function) -> Function:
+    """The function with those `while` loops copied that a variable of known values counts, such as
+    one that halves a step from 128."""
+    left = WHOLE - sum(1 for _ in ir.statements(function.body))
+
+    def flat(body: Body) -> Body:
+        nonlocal left
+        out: list[Statement] = []
+        for s in body:
+            inner = {name: flat(getattr(s, name)) for name in ir._BODIES.get(type(s), ())}
+            s = replace(s, **inner) if inner else s  # type: ignore[arg-type]
+            copies = _copies(s, out) if isinstance(s, While) else None
+            size = 0 if copies is None else sum(1 for _ in ir.statements(tuple(copies)))
+            if copies is None or size > min(COPIES, left):
+                out.append(s)
+            else:
+                left -= size
+                out += copies
+        return tuple(out)
+
+    return replace(function, body=flat(function.body))
+
+
+def _copies(s: While, before: Sequence[Statement]) -> list[Statement] | None:
+    """The rounds of a loop one after another, if they can be told from what stands before it."""
+    read = {e.variable for e in ir.walk(s.condition) if isinstance(e, Read)}
+    if len(read) != 1 or _leaves(s.body):
+        return None
+    (variable,) = read
+    places = [k for k, x in enumerate(s.body) if variable in ir.written(x)]
+    if len(places) != 1 or _writes(s.body, variable) != 1:
+        return None
+    change = s.body[places[0]]
+    first = next((x for x in reversed(before) if _writes((x,), variable)), None)
+    match first, change:
+        case Assign(_, Const(int()) as now), Assign(_, step):
+            out: list[Statement] = []
+            for _ in range(ROUNDS + 1):
+                goes = _known(s.condition, variable, now)
+                then = _known(step, variable, now)
+                if goes is None or then is None:
+                    return None
+                if not goes.value:
+                    return [*out, replace(change, value=now)]
+                for k, x in enumerate(s.body):
+                    if k != places[0]:
+                        value = now if k < places[0] else then
+                        out += ir.rewrite_body((x,), functools.partial(_numbered, variable, value))
+                now = then
+    return None
+
+
+def _writes(body: Body, variable: ir.Variable) -> int:
+    return sum(variable in ir.written(x) for x in ir.statements(body))
+
+
+def _known(e: Expr, variable: ir.Variable, value: Const) -> Const | None:
+    """What an expression is where its variable has a value."""
+
+    def folded(x: Expr) -> Expr:
+        match _numbered(variable, value, x):
+            case And(Const(left) as known, right):
+                return right if left else known
+            case Or(Const(left) as known, right):
+                return known if left else right
+            case found:
+                return fold(found)
+
+    found = ir.rewrite(e, folded)
+    return found if isinstance(found, Const) else None
 
 
 def _rounds(s: Statement) -> range | None:
