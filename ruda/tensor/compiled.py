@@ -110,6 +110,10 @@ class Call(NamedTuple):
     results: tuple[tuple[Place, tuple[int, ...], Any], ...]  # with shapes and dtypes
 
 
+# The arguments of a call of two tensors, which may have a function of their memory: `on_memory`.
+OF_TWO = (tuple, (tuple, Tensor, Tensor), (dict,))
+
+
 class Trace:
     """Takes down what a function does with tensors."""
 
@@ -271,6 +275,13 @@ class Recorded:
             values[place] = found[at]
 
     def run_call(self, step: Call, values: list[Any]) -> None:
+        direct = getattr(step.function, "on_memory", None)
+        if direct is not None and step.arguments == OF_TWO and memory.on_host(self.device):
+            ((place, shape, _),) = step.results
+            if shape:
+                left, right = step.inputs
+                values[place] = direct(values[left], values[right])
+                return
         given = (from_buffer(values[p], self.device) for p in step.inputs)
         arguments, options = unflatten(step.arguments, given)
         made: list[Tensor] = []

@@ -687,6 +687,8 @@ def library(name: str, numpy: Any, doc: str) -> Any:
     call.__doc__ = doc
     call.__signature__ = _signature_of(numpy)  # type: ignore[attr-defined]
     call.host_only = name != "matmul"  # type: ignore[attr-defined]
+    if name == "matmul":
+        call.on_memory = numpy  # type: ignore[attr-defined] # see `compiled`
     return call
 
 
@@ -748,14 +750,16 @@ def wrapped(found: Any, place: str, given: Sequence[Any] = ()) -> Any:
 def _matmul(x1: Any, x2: Any, /) -> Any:
     """NumPy's product, into memory of the pool; large ones on the threads that kernels run on."""
     if min(x1.ndim, x2.ndim) < 2 or x1.dtype != x2.dtype:
-        return np.matmul(x1, x2)
+        with np.errstate(all="ignore"):
+            return np.matmul(x1, x2)
     lead = x1.shape[:-2]
     if lead != x2.shape[:-2]:
         lead = np.broadcast_shapes(lead, x2.shape[:-2])
         x1, x2 = (np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (x1, x2))
     out = memory.allocate((*lead, x1.shape[-2], x2.shape[-1]), as_dtype(x1.dtype), "cpu")
     if not backends.get("cpu").product(x1, x2, out):  # type: ignore[attr-defined]
-        np.matmul(x1, x2, out=out)
+        with np.errstate(all="ignore"):
+            np.matmul(x1, x2, out=out)
     return out
 
 
