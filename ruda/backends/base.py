@@ -38,7 +38,7 @@ ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 # `settings.changed()`, as launchers are made with or without them.
 observers: list[Any] = []
 MOST = 1 << 58  # elements of an array: of 16 bytes each, their offsets fit 64 bits
-KEPT = 1 << 28  # bytes of the host's memory that are kept for new arrays
+KEPT = 1 << 30  # bytes of the host's memory that are kept for new arrays: a step of a small model
 
 
 @dataclass(frozen=True, slots=True)
