@@ -108,14 +108,22 @@ def table(buffer: Any, device: str) -> Any:
     return memory.from_host(np.arange(found.start, found.stop, found.step, dtype=np.int64), device)
 
 
+ADDRESSES = 1 << 31  # and more are no sizes
+_lengths: dict[Any, int] = {}  # of working memory, by all but addresses
+
+
 def workspace(device: str, name: str, kind: DType, *arguments: Any) -> tuple[Any, int]:
     """The memory that a function wants, and how many elements that is.
 
     It goes back to the pool behind the call: what is given it next runs later.
     """
-    length = ctypes.c_int()
-    call(device, f"{name}_bufferSize", kind, *arguments, ctypes.byref(length))
-    return memory.allocate((max(length.value, 1),), kind, device), length.value
+    key = device, name, kind, *[a for a in arguments if a is None or a < ADDRESSES]
+    length = _lengths.get(key)
+    if length is None:
+        found = ctypes.c_int()
+        call(device, f"{name}_bufferSize", kind, *arguments, ctypes.byref(found))
+        length = _lengths[key] = found.value
+    return memory.allocate((max(length, 1),), kind, device), length
 
 
 def bytes_of(device: str, name: str, kind: DType, *arguments: Any) -> tuple[Any, Any]:
@@ -143,18 +151,23 @@ def zero_pivots(a, singular):  # type: ignore[no-untyped-def]
 
 
 @jit(wraparound=False)
-def wrong_roots(a, wrong):  # type: ignore[no-untyped-def]
-    """wrong[b] = 1 where a triangle has a number on its diagonal that is not above 0."""
+def lower_roots(a, wrong):  # type: ignore[no-untyped-def]
+    """0 above the diagonal; wrong[b] = 1 where a number on it is not above 0."""
     i = grid(1)
     n = a.shape[1]
-    if i < a.shape[0] * n and not a[i // n, i % n, i % n].real > 0:
-        wrong[i // n] = 1
+    if i < a.shape[0] * n * n:
+        b = i // (n * n)
+        row, column = i // n % n, i % n
+        if column > row:
+            a[b, row, column] = a.dtype.type(0)
+        if column == row and not a[b, row, column].real > 0:
+            wrong[b] = 1
 
 
 def lu(a: Any, pivots: Any, singular: Any, kind: DType, device: str) -> None:
     """Factorise the transposes of the matrices where they lie; pivots count from 1."""
     count, n, _ = a.shape
-    info = run.full((count,), 0, dtypes.int32, device)
+    info = memory.allocate((count,), dtypes.int32, device)  # which nobody reads
     if count > 1 and n <= TOGETHER:
         places = table(a, device)
         call(
@@ -188,7 +201,7 @@ def solve(a: Any, pivots: Any, x: Any, transposed: bool, kind: DType, device: st
             address(pivots), address(right), n, ctypes.addressof(told), count,
         )  # fmt: skip
         return
-    info = run.full((count,), 0, dtypes.int32, device)
+    info = memory.allocate((count,), dtypes.int32, device)
     for k, (at, right) in enumerate(zip(matrices(a), matrices(x), strict=True)):
         call(
             device, "cusolverDn?getrs", kind, way, n, sides, at, n, address(pivots) + 4 * n * k,
@@ -203,7 +216,7 @@ def invert(a: Any, pivots: Any, out: Any, kind: DType, device: str) -> None:
         solve(a, pivots, out, False, kind, device)
         return
     places, results = table(a, device), table(out, device)
-    info = run.full((count,), 0, dtypes.int32, device)
+    info = memory.allocate((count,), dtypes.int32, device)
     call(
         device, "cublas?getriBatched", kind, n, address(places), n, address(pivots),
         address(results), n, address(info), count,
@@ -214,7 +227,7 @@ def invert(a: Any, pivots: Any, out: Any, kind: DType, device: str) -> None:
 
 
 def cholesky(a: Any, wrong: Any, kind: DType, device: str) -> None:
-    """The lower factors in the lower triangles, in place; what is above them is left.
+    """The lower factors, in place.
 
     By columns the lower triangle is the upper one of the transpose, whose factor is that of the
     matrix, transposed.
@@ -234,7 +247,7 @@ def cholesky(a: Any, wrong: Any, kind: DType, device: str) -> None:
                 device, "cusolverDn?potrf", kind, UPPER, n, at, n, address(work), length,
                 address(wrong) + 4 * k,
             )  # fmt: skip
-    run.each("cholesky", device, wrong_roots, count * n, a, wrong)
+    run.each("cholesky", device, lower_roots, count * n * n, a, wrong)
 
 
 # ---- QR ------------------------------------------------------------------------------------------
@@ -248,7 +261,7 @@ def qr(a: Any, q: Any, kind: DType, device: str) -> None:
     (count, n, m), columns = a.shape, q.shape[1]
     k = min(m, n)
     factors = memory.allocate((count, k), kind, device)
-    info = run.full((count,), 0, dtypes.int32, device)
+    info = memory.allocate((count,), dtypes.int32, device)
     one = kind.itemsize
     work, length = workspace(device, "cusolverDn?geqrf", kind, m, n, address(a), m)
     for b, at in enumerate(matrices(a)):

@@ -59,6 +59,7 @@ ROUTINES = {
 }  # fmt: skip
 
 LinAlgError = np.linalg.LinAlgError
+NO_ROOT = "Matrix is not positive definite"
 
 # The named tuples that NumPy returns.
 SlogdetResult: Any = type(np.linalg.slogdet(np.eye(1)))
@@ -265,17 +266,19 @@ def cholesky(x: Tensor, /, *, upper: bool = False) -> Tensor:
     a = _stack(x.mT if upper else x)
     count, n, _ = a.shape
     wrong = _flags(count, device)
-    by_vendor = cusolver.takes("cholesky", x)
-    if by_vendor:
+    if cusolver.takes("cholesky", x):
         cusolver.cholesky(a, wrong, kind, device)
-    for start, stop in () if by_vendor else _panels(n):
+        _refuse_singular(wrong, NO_ROOT)
+        low = _back(a, x, n, n, by=NAME)
+        return low.mT if upper else low
+    for start, stop in _panels(n):
         _launch(
             "cholesky", factor.cholesky_panel, count, THREADS, a, device, wrong, start, stop, kind
         )
         if stop < n:
             _subtract("cholesky", device, kind, a, a, a, (stop, n), stop, (start, stop), True)
-    _refuse_singular(wrong, "Matrix is not positive definite")
-    low = tril(_back(a, x, n, n, by=NAME if by_vendor else ""))
+    _refuse_singular(wrong, NO_ROOT)
+    low = tril(_back(a, x, n, n))
     return low.mT if upper else low
 
 

@@ -32,7 +32,8 @@ def _scale(n: int, norm: str, inverse: bool) -> float:
 
 def _at_length(x: Tensor, n: int | None, axis: int) -> Tensor:
     """The axis last, cut to n elements or filled up with zeros."""
-    x = moveaxis(x, axis, -1)
+    if axis not in (-1, x.ndim - 1):
+        x = moveaxis(x, axis, -1)
     have = x.shape[-1]
     n = have if n is None else n
     if n < 1:
@@ -43,6 +44,11 @@ def _at_length(x: Tensor, n: int | None, axis: int) -> Tensor:
         more = zeros((*x.shape[:-1], n - have), dtype=x.dtype, device=x.device)
         return concat([x, more], axis=-1)
     return x
+
+
+def _back(x: Tensor, axis: int) -> Tensor:
+    """The last axis where it came from."""
+    return x if axis == x.ndim - 1 else moveaxis(x, -1, axis)
 
 
 def _complex(name: str, x: Tensor) -> Tensor:
@@ -96,7 +102,7 @@ def _one(x: Tensor, n: int | None, axis: int, norm: str, name: str, *, inverse: 
     rows = _at_length(_complex(name, x), n, k)
     out = _turned(rows, 1 if inverse else -1)
     scale = _scale(rows.shape[-1], norm, inverse)
-    return moveaxis(out if scale == 1 else out * scale, -1, k)
+    return _back(out if scale == 1 else out * scale, k)
 
 
 def _in_place(x: Tensor, n: int | None, k: int) -> bool:
@@ -120,7 +126,7 @@ def rfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "bac
     length = rows.shape[-1]
     half = _half(rows)
     scale = _scale(length, norm, False)
-    return moveaxis(half if scale == 1 else half * scale, -1, k)
+    return _back(half if scale == 1 else half * scale, k)
 
 
 def _half(x: Tensor, axes: int = 1) -> Tensor:
@@ -153,7 +159,7 @@ def irfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "ba
     rows = _at_length(x, length // 2 + 1, k)
     out = _from_half(rows, length)
     scale = _scale(length, norm, True)
-    return moveaxis(out if scale == 1 else out * scale, -1, k)
+    return _back(out if scale == 1 else out * scale, k)
 
 
 def _from_half(x: Tensor, n: int) -> Tensor:
