@@ -151,6 +151,15 @@ def zero_pivots(a, singular):  # type: ignore[no-untyped-def]
 
 
 @jit(wraparound=False)
+def clear_above(a):  # type: ignore[no-untyped-def]
+    """0 above the diagonals."""
+    i = grid(1)
+    m, n = a.shape[1], a.shape[2]
+    if i < a.shape[0] * m * n and i % n > i // n % m:
+        a[i // (m * n), i // n % m, i % n] = a.dtype.type(0)
+
+
+@jit(wraparound=False)
 def lower_roots(a, wrong):  # type: ignore[no-untyped-def]
     """0 above the diagonal; wrong[b] = 1 where a number on it is not above 0."""
     i = grid(1)
@@ -254,7 +263,7 @@ def cholesky(a: Any, wrong: Any, kind: DType, device: str) -> None:
 
 
 def qr(a: Any, q: Any, kind: DType, device: str) -> None:
-    """Q and R of matrices whose transposes are given: R's transpose is left in the lower triangles.
+    """Q and R of matrices whose transposes are given: R's transpose is left in their place.
 
     q  for the transposes of Q, as many rows of it as it has
     """
@@ -271,6 +280,7 @@ def qr(a: Any, q: Any, kind: DType, device: str) -> None:
         )  # fmt: skip
     shape = count, k, m
     run.copy(memory.look(q, shape, q.strides), memory.look(a, shape, a.strides), device)
+    run.each("qr", device, clear_above, a.size, a)
     name = "cusolverDn?ungqr" if kind.kind == "complex" else "cusolverDn?orgqr"
     work, length = workspace(device, name, kind, m, columns, k, address(q), m, address(factors))
     for b, at in enumerate(matrices(q)):

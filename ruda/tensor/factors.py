@@ -109,6 +109,12 @@ def _back(buffer: Any, x: Tensor, *last: int, by: str = "") -> Tensor:
     return from_buffer(seen, x.device, by)
 
 
+def _fresh(x: Tensor) -> Any:
+    """The matrices of a tensor that nobody else has, in its own memory, to be overwritten."""
+    shape = math.prod(x.shape[:-2]), *x.shape[-2:]
+    return memory.view(x.buffer(), memory.contiguous(shape))
+
+
 def _flags(count: int, device: str) -> Any:
     return run.full((count,), 0, dtypes.int32, device)
 
@@ -231,6 +237,12 @@ def inv(a: Tensor, /) -> Tensor:
     return _back(out, a, *a.shape[-2:], by=NAME)
 
 
+@functools.lru_cache(maxsize=16)
+def _rows(n: int, first: int, device: str) -> Tensor:
+    """Pivots of rows that stay."""
+    return asarray(np.arange(first, n + first, dtype=np.int32), device=device)
+
+
 def _diagonal(name: str, x: Tensor) -> tuple[Tensor, Tensor]:
     """The diagonal of U, and the sign of the exchanges."""
     from ruda.tensor.linalg import diagonal
@@ -239,8 +251,8 @@ def _diagonal(name: str, x: Tensor) -> tuple[Tensor, Tensor]:
     n = x.shape[-1]
     by_vendor = cusolver.takes("lu", x)
     first, by = int(by_vendor), NAME if by_vendor else ""
-    rows = asarray(np.arange(first, n + first, dtype=np.int32), device=x.device)
-    odd = t.sum(astype(_back(pivots, x, n, by=by) != rows, dtypes.int32), axis=-1) % 2
+    stay = _rows(n, first, x.device)
+    odd = t.sum(astype(_back(pivots, x, n, by=by) != stay, dtypes.int32), axis=-1) % 2
     return diagonal(_back(a, x, n, n, by=by)), 1 - 2 * astype(odd, x.dtype)
 
 
@@ -331,15 +343,16 @@ def qr(x: Tensor, /, *, mode: str = "reduced") -> Any:
     x = _number("qr", x)
     if _is_empty(x):
         return QRResult(*(astype(v, x.dtype) for v in qr(_real(x), mode=mode)))
-    rows, size = _scaled(x)
     if not cusolver.takes("qr", x):
+        rows, size = _scaled(x)
         q, r = _orthogonal("qr", rows, mode == "complete")
         return QRResult(q, r * size)
-    a, (m, n) = _stack(rows.mT), x.shape[-2:]
+    rows, size = _scaled(x.mT)
+    a, (m, n) = _fresh(rows), x.shape[-2:]
     columns = m if mode == "complete" else min(m, n)
     to = memory.allocate((a.shape[0], columns, m), x.dtype, x.device)
     cusolver.qr(a, to, x.dtype, x.device)
-    r = triu(_back(a, x, n, m, by=NAME).mT[..., :columns, :])
+    r = _back(a, x, n, m, by=NAME).mT[..., :columns, :]
     return QRResult(_back(to, x, columns, m, by=NAME).mT, r * size)
 
 
@@ -438,9 +451,9 @@ def svd(x: Tensor, /, *, full_matrices: bool = True) -> Any:
     if m < n:
         u, s, vh = svd(x.mT, full_matrices=full_matrices)
         return SVDResult(vh.mT, s, u.mT)
-    whole, size = _scaled(x)
     if cusolver.takes("svd", x):
-        return SVDResult(*_singular("svd", whole, size, m if full_matrices else n))
+        return SVDResult(*_singular("svd", x, m if full_matrices else n))
+    whole, size = _scaled(x)
     rows, v = _rotated("svd", whole.mT, True)
     s, rows, vh = _in_order(_lengths(rows), True, rows, v)  # type: ignore[arg-type]
     q, r = _orthogonal("svd", rows.mT, full_matrices)
@@ -451,11 +464,12 @@ def svd(x: Tensor, /, *, full_matrices: bool = True) -> Any:
     return SVDResult(u, s * size[..., 0], vh)
 
 
-def _singular(name: str, x: Tensor, size: Tensor, columns: int) -> tuple[Any, ...]:
+def _singular(name: str, x: Tensor, columns: int) -> tuple[Any, ...]:
     """U of so many columns, the singular values and V^H by the vendor; for 0, no vectors."""
+    rows, size = _scaled(x.mT)
     _finite(name, size)
     kind, device, (m, n) = x.dtype, x.device, x.shape[-2:]
-    a = _stack(x.mT)
+    a = _fresh(rows)
     count = a.shape[0]
     s = memory.allocate((count, n), cusolver.REAL[kind], device)
     u = v = None
@@ -475,11 +489,11 @@ def svdvals(x: Tensor, /) -> Tensor:
     x = _number("svdvals", x)
     if _is_empty(x):
         return svdvals(_real(x))
-    whole, size = _scaled(x)
     if cusolver.takes("svd", x):
-        tall = whole if x.shape[-2] >= x.shape[-1] else whole.mT
-        found: Tensor = _singular("svdvals", tall, size, 0)[0]
+        tall = x if x.shape[-2] >= x.shape[-1] else x.mT
+        found: Tensor = _singular("svdvals", tall, 0)[0]
         return found
+    whole, size = _scaled(x)
     rows, _ = _rotated("svdvals", whole.mT if x.shape[-2] >= x.shape[-1] else whole, False)
     return _in_order(_lengths(rows), True)[0] * size[..., 0]
 
@@ -491,9 +505,11 @@ def _eigen(name: str, x: Tensor, vectors: bool) -> tuple[Tensor, ...]:
         values, *rest = _eigen(name, _real(x), vectors)
         return values, *(astype(v, x.dtype) for v in rest)
     if cusolver.takes("eigen", x):
-        whole, size = _scaled(tril(x))
+        low = _stack(x)
+        run.each(name, x.device, cusolver.clear_above, low.size, low)
+        whole, size = _scaled(_back(low, x, n, n))
         _finite(name, size)
-        a = _stack(whole)
+        a = _fresh(whole)
         w = memory.allocate(a.shape[:2], cusolver.REAL[x.dtype], x.device)
         _converged(name, cusolver.eigen(a, w, vectors, x.dtype, x.device))
         values = _back(w, x, n, by=NAME) * size[..., 0]
