@@ -122,6 +122,8 @@ def workspace(device: str, name: str, kind: DType, *arguments: Any) -> tuple[Any
     if length is None:
         found = ctypes.c_int()
         call(device, f"{name}_bufferSize", kind, *arguments, ctypes.byref(found))
+        if len(_lengths) > 1024:
+            _lengths.clear()
         length = _lengths[key] = found.value
     return memory.allocate((max(length, 1),), kind, device), length
 
