@@ -38,7 +38,7 @@ ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 # `settings.changed()`, as launchers are made with or without them.
 observers: list[Any] = []
 MOST = 1 << 58  # elements of an array: of 16 bytes each, their offsets fit 64 bits
-KEPT = 1 << 30  # bytes of the host's memory that are kept for new arrays: a step of a small model
+KEPT = 1 << 30  # bytes of the host's memory that are kept for new arrays, and a 16th of it at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ class HostMemory:
             request=_request,
             free_memory=lambda: HostMemory.memory_info(self, "cpu")[0],
             limit=lambda: settings.memory_limit,
-            keep=KEPT,
+            keep=min(KEPT, HostMemory.memory_info(self, "cpu")[1] // 16),
         )
 
     def allocate(
