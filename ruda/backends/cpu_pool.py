@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from ruda.jit.cache import Entry
 
 STACK = 8 << 20  # bytes; only touched pages cost memory
-IDLE_SPIN = 50_000  # ns that a worker spins before it sleeps
+IDLE_SPIN = 200_000  # ns that a worker spins before it sleeps: Python between two launches
 WAIT_SPIN = 20_000  # ns that a caller spins for its helpers before it sleeps
 SLICE = 20_000_000  # ns after which a caller looks for signals
 PROBE = 10_000  # ns of work that is not worth sharing
