@@ -601,19 +601,26 @@ def by_numpy(
             one = p.steps[k]
             at, _ = one.row.dtypes(tuple(p.dtype_of(i) for i in one.inputs))
             given = []
+            wider: dict[str, Any] = {}
             for position, i in enumerate(one.inputs):
                 kind = at if position or one.row.rule != "condition" else WEAK[bool]
                 if i[0] == "number":
                     given.append(intrinsics.convert(numbers[i[1]], kind))
+                    continue
+                value = forward(value_of(i))
+                if one.row.name in ("sum", "prod") and at.is_integer and value.dtype.kind in "biu":
+                    wider = {"dtype": at.numpy}  # piece by piece: not all of it, 8 bytes a bool
                 else:
-                    given.append(converted(forward(value_of(i)), kind))
+                    value = converted(value, kind)
+                given.append(value)
             if one.row.kind == "reduce":
                 (i,) = one.inputs
                 kept = i[0] != "leaf" and i[1] in found and p.steps[i[1]].row is not VIEW
                 if kept or (settings.deterministic and at.is_inexact):
                     # In C order, whatever it was made of: in another order sums round otherwise.
                     given = [np.asarray(given[0], order="C")]
-                result = np.asarray(one.row.numpy(*given, axis=one.axes)).reshape(one.shape)
+                result = one.row.numpy(*given, axis=one.axes, **wider)
+                result = np.asarray(result).reshape(one.shape)
             else:
                 result = np.asarray(one.row.numpy(*given))
             found[k] = result.astype(one.dtype.numpy, copy=False)

@@ -4,6 +4,7 @@ import gc
 import math
 import os
 import threading
+import tracemalloc
 import weakref
 
 import numpy as np
@@ -293,3 +294,29 @@ def test_interrupted_evaluation_leaves_all_as_it_was(error, device, monkeypatch)
     assert y.tolist() == [1, 2, 3, 4, 5, 6]
     target[2:4] = y[2:4]
     assert target.tolist() == [0, 0, 3, 4, 0, 0]
+
+
+# ---- large ---------------------------------------------------------------------------------------
+
+
+def test_lengths_beyond_32_bits():
+    """Of one byte that is seen everywhere: elements and memory are counted in 64 bits."""
+    n = (1 << 31) + 7
+    x = ruda.broadcast_to(ruda.asarray([3], dtype=ruda.int8), (n,))
+    assert ruda.sum(x).item() == 3 * n
+    assert x[-1].item() == x[n - 1].item() == x[::-1][1 << 31].item() == 3
+    assert x[(1 << 31) - 1 :: 4].tolist() == [3, 3]
+    rows = x[None, 7:][:, :: 1 << 15]
+    assert rows.shape == (1, 1 << 16) and ruda.sum(rows).item() == 3 << 16
+    with pytest.raises(IndexError):
+        x[n]
+
+
+def test_sums_of_bytes_are_not_copied_at_the_width_of_their_sum():
+    x = ruda.asarray(np.ones(1 << 20, np.int8))
+    tracemalloc.start()
+    try:
+        assert ruda.sum(x).item() == 1 << 20
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20  # eight bytes an element, it was
+    finally:
+        tracemalloc.stop()
