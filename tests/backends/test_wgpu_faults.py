@@ -238,6 +238,31 @@ def test_a_copy_that_was_given_up_does_not_answer_the_next(queue):
         assert np.array_equal(d.copy_to_host(), host)
 
 
+@pytest.mark.parametrize("where", ["take", "finish", "submit"])
+def test_ctrl_c_while_the_library_works_loses_nothing(queue, monkeypatch, where):
+    """What was recorded counts as computed: it must get to the device; and an answer that Ctrl-C
+    fell into is not waited for."""
+    x = ruda.asarray(np.arange(1000, dtype=np.float32), device="wgpu")
+    plain, times = getattr(queue.native, where), []
+
+    def interrupted(*arguments):
+        found = plain(*arguments) if where != "take" else None
+        if not times:
+            times.append(1)
+            signal.raise_signal(signal.SIGINT)
+        return found
+
+    for k in range(3):
+        y = ruda.sqrt(x * k + 1)
+        times.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(queue.native, where, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                y.numpy()
+        np.testing.assert_allclose(y.numpy(), np.sqrt(np.arange(1000.0) * k + 1), rtol=1e-6)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 @on_wgpu
 def test_large_copies_keep_every_byte(wgpu):
     data = np.random.default_rng(1).integers(0, 256, (1 << 26) + 5, np.uint8)

@@ -28,13 +28,17 @@ class Native:
         self.asked = 0  # the number of the last request to map
         self.status: int | None = None  # what it came to
 
+        self.interrupted: BaseException | None = None  # while the library called back
+
         def answer(status: Any, message: Any, number: Any, unused: Any) -> None:
-            if int(ffi.cast("intptr_t", number)) == self.asked:  # none that Ctrl-C has given up
-                self.status = int(status)
+            self.take(int(status), int(ffi.cast("intptr_t", number)))
+
+        def fail(kind: Any, error: BaseException, trace: Any) -> None:
+            self.interrupted = error
 
         # Lives as long as the library may call it.
         kind = "void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)"
-        self.answer = ffi.callback(kind, answer)
+        self.answer = ffi.callback(kind, answer, onerror=fail)
         self.info = ffi.new(
             "WGPUBufferMapCallbackInfo *",
             {"mode": lib.WGPUCallbackMode_AllowProcessEvents, "callback": self.answer},
@@ -121,6 +125,11 @@ class Native:
         self.info.userdata1 = self.ffi.cast("void *", self.asked)
         self.checked.wgpuBufferMapAsync(buffer._internal, mode, 0, nbytes, self.info[0])
 
+    def take(self, status: int, number: int) -> None:
+        """What a request has come to."""
+        if number == self.asked:  # none that Ctrl-C has given up
+            self.status = status
+
     def is_answered(self) -> bool:
         """Whether what was asked for last is decided; lets the library tell."""
         self.poll()
@@ -143,4 +152,8 @@ class Native:
     def poll(self) -> bool:
         """Let the library call back; whether the device has done all that was submitted."""
         # It answers in one byte of the word that its header promises.
-        return bool(self.library.wgpuDevicePoll(self.device, False, self.nothing) & 0xFF)
+        done = bool(self.library.wgpuDevicePoll(self.device, False, self.nothing) & 0xFF)
+        if self.interrupted is not None:  # Ctrl-C fell into the answer, which nobody repeats
+            error, self.interrupted = self.interrupted, None
+            raise error
+        return done

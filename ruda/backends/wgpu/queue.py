@@ -16,6 +16,7 @@ import concurrent.futures
 import contextlib
 import functools
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -190,9 +191,10 @@ class Queue:
             compute = self.compute
             if self.plan is not plan:
                 if plan.batch is not self.batch:
-                    plan.batch, plan.at = self.batch, self.slot * SLOT
+                    plan.at = self.slot * SLOT
                     self.blocks[plan.at : plan.at + len(plan.block)] = plan.block
                     self.slot += plan.slots
+                    plan.batch = self.batch  # at last: Ctrl-C may fall between
                 if self.pipeline is not plan.pipeline:
                     library.wgpuComputePassEncoderSetPipeline(compute, plan.pipeline._internal)
                     self.pipeline = plan.pipeline
@@ -218,16 +220,18 @@ class Queue:
         self.check()
         clock: Clock | None = vars(self).get("clock")
         writes = None if clock is None else clock.writes()
-        if self.encoder is None:
-            self.encoder = self.guarded(self.native.encoder)
-        self.compute = self.native.begin(self.encoder, writes)
-        self.pipeline = self.plan = None
+        with uninterrupted():
+            if self.encoder is None:
+                self.encoder = self.guarded(self.native.encoder)
+            self.compute = self.native.begin(self.encoder, writes)
+            self.pipeline = self.plan = None
 
     def end_pass(self) -> None:
         """Let the next dispatch begin a pass of its own."""
         if self.compute is not None:
-            self.native.end(self.compute)
-            self.compute = self.pipeline = self.plan = None
+            compute, self.compute = self.compute, None
+            self.pipeline = self.plan = None
+            self.native.end(compute)
 
     def flush(self) -> None:
         """Submit what is recorded."""
@@ -237,6 +241,13 @@ class Queue:
             self.check()
             if self.waits:
                 self.until_done()
+            with uninterrupted():  # or what was recorded, and counts as computed, would be lost
+                self.submit_recorded()
+            self.pace()
+
+    def submit_recorded(self) -> None:
+        """Close the batch, and give it to the device."""
+        if self.encoder is not None:
             self.end_pass()
             encoder, used = self.encoder, self.slot * SLOT
             batch, self.encoder = self.dispatches, None
@@ -256,14 +267,21 @@ class Queue:
             if not self.sent.startswith(blocks):
                 self.guarded(self.native.write, self.ring, 0, blocks)
                 self.sent = blocks
-            self.submit(commands)
+            self.give(commands)
 
-    def submit(self, commands: Any) -> None:
+    def give(self, commands: Any) -> None:
         self.native.submit(commands)
         self.pending = 0
         self.submits += 1
+
+    def pace(self) -> None:
+        """Wait at times, so that the device has not too much to do."""
         if self.submits % IN_FLIGHT == 0:
             self.until_done()
+
+    def submit(self, commands: Any) -> None:
+        self.give(commands)
+        self.pace()
 
     def until_done(self) -> None:
         """Wait for all that is submitted."""
@@ -434,6 +452,24 @@ class Queue:
             yield np.frombuffer(native.memory(stage, mode, nbytes), np.uint8)
         finally:
             native.unmap(stage)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of a region that would leave things half done. It must be short,
+    and may not wait for the device."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield  # no handler is called here
+        return
+    came: list[Any] = []
+    signal.signal(signal.SIGINT, lambda *what: came.append(what))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            before(*came[0])
 
 
 @functools.cache
