@@ -1075,26 +1075,28 @@ def homes(body: Body) -> dict[int, dict[Variable, Statement | None]]:
     """Where variables are declared: by `id(body)`, the statement that does it.
 
     That is the first use of all, if it is an assignment in the innermost body that holds all uses;
-    else None, and the body is the whole kernel.
+    else None, and the body is the whole kernel. Loops declare their own counters.
     """
     found: dict[Variable, list[tuple[tuple[Body, ...], Statement, bool]]] = {}
 
-    def visit(body: Body, path: tuple[Body, ...]) -> None:
+    def visit(body: Body, path: tuple[Body, ...], counted: frozenset[Variable]) -> None:
         path = (*path, body)
         for s in body:
+            own = counted | {s.variable} if isinstance(s, For) else counted
             reads = {e.variable for x in ir.expressions(s) for e in ir.walk(x)
                      if isinstance(e, Read)}  # fmt: skip
             writes = set(ir.written(s))
-            for v in reads | writes:
+            for v in (reads - counted) | (writes - own):
                 found.setdefault(v, []).append((path, s, v in writes and v not in reads))
             for inner in ir.bodies(s):
-                visit(inner, path)
+                visit(inner, path, own)
 
-    visit(body, ())
+    visit(body, (), frozenset())
     counters = {s.variable for s in ir.statements(body) if isinstance(s, For)}
     out: dict[int, dict[Variable, Statement | None]] = {}
     for v, uses in found.items():
-        if v in counters:  # declared by their loops
+        if v in counters:  # and a variable elsewhere: a thread's number under a second name
+            out.setdefault(id(body), {})[v] = None
             continue
         paths = [path for path, _, _ in uses]
         depth = 1

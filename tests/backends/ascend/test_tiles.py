@@ -861,3 +861,49 @@ def test_kernels_may_have_names_of_the_c_library(chip):
         with ruda.config(device=chip):
             kernel[1, 32](x, out)
         np.testing.assert_array_equal(out, wanted)
+
+
+@ruda.jit(device=True)
+def reflected(x, part, k, c):
+    u = ruda.threadIdx.x  # a second name: in one phase a counter, in others a variable
+    row = u // 8
+    total = 0.0
+    for i in range(k + 1 + row, x.shape[0], 4):
+        total += x[i, c]
+    part[u] = total
+    ruda.syncthreads()
+    total = x[k, c]
+    for q in range(4):
+        total += part[q * 8 + u % 8]
+    for i in range(k + 1 + row, x.shape[0], 4):
+        x[i, c] = x[i, c] - total
+    ruda.syncthreads()
+    if row == 0:
+        x[k, c] = total
+
+
+@ruda.jit
+def columns(x, n):
+    part = ruda.shared.array(32, ruda.float32)
+    t = ruda.threadIdx.x
+    tx = t % 8
+    for k in range(n):
+        part[t] = x[k, tx] * t
+        ruda.syncthreads()
+        scale = part[0] + part[31]
+        ruda.syncthreads()
+        if t < 8:
+            x[k, t] = x[k, t] * scale
+        ruda.syncthreads()
+        reflected(x, part, k, tx)
+        ruda.syncthreads()
+
+
+def test_two_names_of_a_thread(rng):
+    x = rng.random((12, 8), dtype=np.float32)
+    found = {}
+    for device in ("sim", DEVICE):
+        found[device] = x.copy()
+        with ruda.config(device=device):
+            columns[1, 32](found[device], 3)
+    np.testing.assert_array_equal(found[DEVICE], found["sim"])
