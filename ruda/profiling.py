@@ -86,7 +86,8 @@ class profile:
     ...         x[i] *= 2
     >>> with ruda.profile() as p:
     ...     double.forall(1000)(np.ones(1000, np.float32))
-    >>> [(row.kind, row.name, row.calls) for row in sorted(p.rows(), key=lambda row: row.kind)]
+    >>> rows = sorted((r for r in p.rows() if r.name == "double"), key=lambda row: row.kind)
+    >>> [(row.kind, row.name, row.calls) for row in rows]
     [('compile', 'double', 1), ('kernel', 'double', 1)]
     """
 
