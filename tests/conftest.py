@@ -2,8 +2,8 @@
 
 `RUDA_TEST_DEVICES=sim,cpu` says on which devices every test with a parameter
 `device` runs. A device named there that is absent makes its tests fail: nothing is skipped.
-`-m cuda` runs them on `cuda`, and what needs an NVIDIA GPU besides; `-m browser` what needs
-Chromium.
+`-m cuda` runs them on `cuda`, those of kernels on the GPU's WebGPU adapter too where wgpu-py is
+installed, and what needs an NVIDIA GPU besides; `-m browser` what needs Chromium.
 `RUDA_LONG_TESTS=1` looks for new random programs instead of repeating the same few.
 """
 
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import zlib
+from importlib.util import find_spec
 
 import hypothesis
 import numpy as np
@@ -70,8 +71,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             if not devices:
                 reason = f"tests {only.kwargs['what']}, on {' and '.join(only.args)}"
                 devices = [pytest.param(DEVICES[0], marks=pytest.mark.skip(reason))]
-        elif wants(metafunc.config, "cuda") and "cuda" not in devices:
-            devices.append(pytest.param("cuda", marks=pytest.mark.cuda))
+        elif wants(metafunc.config, "cuda"):
+            kernels = metafunc.definition.nodeid.startswith("tests/jit/")
+            there = ["cuda", "wgpu"] if kernels and find_spec("wgpu") else ["cuda"]
+            found = [d for d in there if d not in devices]
+            devices += [pytest.param(d, marks=pytest.mark.cuda) for d in found]
         metafunc.parametrize("device", devices)
 
 
