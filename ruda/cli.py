@@ -98,7 +98,6 @@ def _load(module: str, name: str, extra: str = "") -> Callable[..., Any]:
 
 def info(chosen: argparse.Namespace) -> None:
     """What a bug report needs."""
-    import ruda
     from ruda.jit import cache, keys
 
     parts = cache.environment_parts("cpu")
@@ -110,7 +109,7 @@ def info(chosen: argparse.Namespace) -> None:
     print(f"{'machine':14}{parts['machine']}, {parts['libc']}")
     print(f"{'cpu':14}{parts['cpu']}; {_cpu_count()} available")
     print(f"{'features':14}{parts['cpu features']}")
-    for device in _devices(ruda):
+    for device in _devices():
         print(f"{'device':14}{device}")
     changed = [(row, value) for row, value in settings if value != row.default]
     for row, value in changed:
@@ -135,11 +134,19 @@ def _cpu_count() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def _devices(ruda: Any) -> list[str]:
-    try:
-        return [f"{d.name}: {d.description} ({d.kind})" for d in ruda.devices()]
-    except Exception as error:  # a broken driver is what the report is about
-        return [f"cannot be listed: {type(error).__name__}: {error}"]
+def _devices() -> list[str]:
+    """A line a device; of a kind that has none, why."""
+    from ruda import backends
+
+    lines = []
+    for kind in backends.MODULES:
+        try:
+            backend: Any = backends.get(kind)
+            there = [f"{d.name}: {d.description} ({d.kind})" for d in backend.devices()]
+            lines += there or [f"no {kind}: {backend.missing()}"]
+        except Exception as error:  # a broken driver is what the report is about
+            lines.append(f"{kind} cannot be listed: {type(error).__name__}: {error}")
+    return lines
 
 
 def _cache_path() -> str:

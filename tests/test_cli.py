@@ -8,7 +8,7 @@ import types
 import pytest
 
 import ruda
-from ruda import cli
+from ruda import backends, cli
 from ruda.errors import KernelTypeError, LaunchValueError, Place
 from ruda.jit import cache
 from ruda.settings import SETTINGS, settings
@@ -172,14 +172,23 @@ def test_info_tells_versions_devices_settings_and_cache(command, monkeypatch, fo
         assert f"{device.name}: {device.description}" in out
 
 
+def test_info_tells_why_a_kind_of_device_is_not_there(command, monkeypatch):
+    monkeypatch.setattr(backends.get("cuda"), "devices", lambda: [])
+    monkeypatch.setattr(backends.get("cuda"), "missing", lambda: "there is no driver")
+    status, out, _ = command("info")
+    assert status == 0
+    assert "no cuda: there is no driver" in out
+
+
 def test_info_survives_a_device_that_cannot_be_listed(command, monkeypatch):
     def broken():
         raise OSError("driver too old")
 
-    monkeypatch.setattr(ruda, "devices", broken)
+    monkeypatch.setattr(backends.get("cuda"), "devices", broken)
     status, out, _ = command("info")
     assert status == 0
-    assert "cannot be listed: OSError: driver too old" in out
+    assert "cuda cannot be listed: OSError: driver too old" in out
+    assert "cpu: " in out and "sim: " in out
 
 
 def test_info_does_not_import_numba(tmp_path):

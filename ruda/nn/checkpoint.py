@@ -20,29 +20,30 @@ from ruda.nn.optim import Optimizer
 from ruda.tensor import asarray
 
 
-def _library() -> Any:
+def library() -> Any:
+    """The package that writes the arrays; a UsageError where it is not installed."""
     try:
         import safetensors.numpy
     except ImportError:
-        raise UsageError("checkpoints need the package: pip install safetensors") from None
+        raise UsageError("checkpoints need a package: pip install safetensors") from None
     return safetensors.numpy
 
 
 def save(folder: Path, model: Module, optimizer: Optimizer, state: dict[str, Any]) -> None:
     """Write model, optimiser and a dictionary of JSON values."""
-    library = _library()
+    save_file = library().save_file
     folder.parent.mkdir(parents=True, exist_ok=True)
     new = folder.with_name(f"{folder.name}.new-{os.getpid()}")
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
     try:
-        library.save_file(model.state_dict(), new / "model.safetensors")
-        library.save_file(optimizer.arrays(), new / "optimizer.safetensors")
+        save_file(model.state_dict(), new / "model.safetensors")
+        save_file(optimizer.arrays(), new / "optimizer.safetensors")
         grads = {
             str(k): p.grad.numpy() for k, p in enumerate(optimizer.parameters) if p.grad is not None
         }
         if grads:  # saved between the backward passes of one step
-            library.save_file(grads, new / "gradients.safetensors")
+            save_file(grads, new / "gradients.safetensors")
         rate = None if callable(optimizer.lr) else optimizer.lr  # a schedule is the program's
         text = json.dumps(state | {"steps": optimizer.steps, "lr": rate})
         (new / "state.json").write_text(text, "utf-8")
@@ -80,16 +81,16 @@ def notes(folder: Path) -> dict[str, Any]:
 
 def load(folder: Path, model: Module, optimizer: Optimizer) -> dict[str, Any]:
     """Set model and optimiser; the dictionary that was saved with them."""
-    library = _library()
+    load_file = library().load_file
     found = find(folder)
     if found is None:
         raise UsageError(f"there is no checkpoint at {folder}")
     try:
         state: dict[str, Any] = json.loads((found / "state.json").read_text("utf-8"))
-        weights = library.load_file(found / "model.safetensors")
-        arrays = library.load_file(found / "optimizer.safetensors")
+        weights = load_file(found / "model.safetensors")
+        arrays = load_file(found / "optimizer.safetensors")
         gradients = found / "gradients.safetensors"
-        grads = library.load_file(gradients) if gradients.exists() else {}
+        grads = load_file(gradients) if gradients.exists() else {}
         steps = int(state["steps"])
     except Exception as error:  # safetensors has an exception of its own for damaged files
         raise UsageError(f"the checkpoint at {found} is damaged: {error}") from None

@@ -242,6 +242,7 @@ def train(
         if dataset != "mnist":
             raise UsageError(f"--download is for mnist; {dataset} needs none")
         folder = str(data.download(folder))
+    checkpoint.library()  # before the first epoch, not after it
     told: dict[str, Any] = {"dataset": dataset, "model": model, "seed": seed, "batch": batch}
     with config(deterministic=True):
         if dataset == "text":

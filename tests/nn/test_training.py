@@ -87,6 +87,14 @@ def test_an_interrupted_run_saves_where_it_is(tmp_path, whole):
     assert weights(tmp_path) == whole
 
 
+@pytest.mark.parametrize("dataset", ["digits", "text"])
+def test_a_missing_package_is_found_before_the_first_epoch(dataset, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    with pytest.raises(UsageError, match="pip install safetensors"):
+        train(dataset, epochs=1, output=str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     """The device is full in the middle of a file: every file of the new one is taken in turn."""
     import safetensors.numpy
