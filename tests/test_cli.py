@@ -173,7 +173,7 @@ def test_info_tells_versions_devices_settings_and_cache(command, monkeypatch, fo
 
 
 def test_info_tells_why_a_kind_of_device_is_not_there(command, monkeypatch):
-    monkeypatch.setattr(backends.get("cuda"), "devices", lambda: [])
+    monkeypatch.setattr(backends.get("cuda"), "devices", list)
     monkeypatch.setattr(backends.get("cuda"), "missing", lambda: "there is no driver")
     status, out, _ = command("info")
     assert status == 0
