@@ -91,7 +91,9 @@ class DType:
     def __eq__(self, other: object) -> bool:
         if isinstance(other, DType):
             return self is other or self.name == other.name
-        if other is None or isinstance(other, (str, bytes, tuple, list)):
+        if isinstance(other, str):
+            return _BY_NAME.get(other) is self
+        if other is None or isinstance(other, (bytes, tuple, list)):
             return False
         try:
             return as_dtype(other) is self

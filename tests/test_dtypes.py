@@ -131,6 +131,8 @@ def test_kind_and_parts_are_numpy_s(dtype):
 def test_equality_and_hash(dtype):
     assert dtype == dtype.numpy
     assert dtype == dtype.numpy.type
+    assert dtype == dtype.name and [n for n in ("", "f31", "index") if n == dtype] == []
+    assert [other for other in ALL if other == dtype.name] == [dtype]
     assert [other for other in ALL if other == dtype] == [dtype]
     for strange in (None, 1, object, object(), (), [dtype.name], b"f4"):
         assert dtype != strange

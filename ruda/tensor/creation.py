@@ -648,6 +648,9 @@ def library(name: str, numpy: Any, doc: str) -> Any:
     def call(*values: Any, **options: Any) -> Any:
         tensors = [v for v in values if isinstance(v, Tensor)]
         place = tensors[0].device if tensors else here(None)
+        if name != "matmul":
+            values = tuple(to_factorise(name, v, place) for v in values)
+            tensors = list(values)
         if name == "matmul" and len(tensors) == 2 and is_of_rows(*tensors):
             return rows_product(call, *tensors)
         on_host = memory.on_host(place)
@@ -690,6 +693,18 @@ def library(name: str, numpy: Any, doc: str) -> Any:
     if name == "matmul":
         call.on_memory = numpy  # type: ignore[attr-defined] # see `compiled`
     return call
+
+
+def to_factorise(name: str, x: Any, place: str) -> Tensor:
+    """Numbers at a dtype that is factorised: NumPy would take its float64 for what is none."""
+    if not isinstance(x, Tensor):
+        x = asarray(x, device=place)
+    if not x.dtype.is_inexact:
+        x = astype(x, default_float())
+    if x.dtype.bits == 16:
+        raise DTypeError(f"`{name}` of {x.dtype}: matrices have 32 or 64 bits; `.astype(float32)`")
+    tensor: Tensor = x
+    return tensor
 
 
 def _signature_of(numpy: Any) -> inspect.Signature:

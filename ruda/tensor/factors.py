@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ruda import dtypes
-from ruda.dtypes import DType, default_float
+from ruda.dtypes import DType
 from ruda.errors import DeviceError, ShapeError
 from ruda.tensor import cusolver, memory
 from ruda.tensor.creation import (
@@ -29,6 +29,7 @@ from ruda.tensor.creation import (
     eye,
     ones,
     result_type,
+    to_factorise,
     tril,
     triu,
     zeros,
@@ -74,8 +75,7 @@ def _number(name: str, x: Tensor) -> Tensor:
     """The matrices at a dtype that kernels factorise."""
     if x.ndim < 2:
         raise ShapeError(f"`{name}` is of matrices, not of shape {x.shape}")
-    if x.dtype.kind in ("bool", "int", "uint"):
-        x = astype(x, default_float())
+    x = to_factorise(f"linalg.{name}", x, x.device)
     if x.dtype not in factorised(name, x.device):
         raise DeviceError(
             f"`linalg.{name}` of {x.dtype} on {x.device}: kernels factorise real numbers of 32 and "

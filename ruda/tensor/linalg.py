@@ -10,9 +10,10 @@ algorithmic differentiation" (2008), and for complex matrices their conjugates.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,16 +23,19 @@ from ruda.tensor.creation import (
     LIBRARY,
     LIBRARY_GRADIENTS,
     concat,
+    count_nonzero,
     expand_dims,
     eye,
     library,
+    make_finfo,
     matrix_transpose,
     moveaxis,
     result_type,
     tril,
     zeros,
 )
-from ruda.tensor.history import attach
+from ruda.tensor.graph import step
+from ruda.tensor.history import attach, no_grad
 from ruda.tensor.memory import View
 from ruda.tensor.tensor import Tensor, as_axes, astype, broadcast_to, reshape, t
 
@@ -368,11 +372,134 @@ FACTORISATIONS = {
 eigh, inv, qr, solve, svd, svdvals = (
     FACTORISATIONS[n] for n in ("eigh", "inv", "qr", "solve", "svd", "svdvals")
 )
+pinv, slogdet = FACTORISATIONS["pinv"], FACTORISATIONS["slogdet"]
 matmul = LIBRARY["matmul"]
+
+# ---- made of factorisations ----------------------------------------------------------------------
+
+
+class LstsqResult(NamedTuple):
+    """What `lstsq` gives."""
+
+    x: Tensor
+    residuals: Tensor
+    rank: Tensor
+    singular_values: Tensor
+
+
+def lstsq(a: Tensor, b: Tensor, /, rcond: float | None = None) -> LstsqResult:
+    """The x of least length for which a @ x is nearest to b; b is a vector, or columns.
+
+    Singular values of at most `rcond` times the greatest count as zero, by default those within
+    rounding: eps * max(a.shape); a number that is not between 0 and 1 means eps. `rank` tells how
+    many do not. `residuals` has the squared distance of each column, and no elements where `a` has
+    no more rows than columns or not the rank of all its columns, as in NumPy: for that the rank is
+    read, which waits for the device.
+
+    >>> import ruda
+    >>> a = ruda.asarray([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]])  # a line through three points
+    >>> x, residuals, rank, values = ruda.linalg.lstsq(a, ruda.asarray([1.0, 3.0, 5.0]))
+    >>> [round(v, 3) for v in x.tolist()], rank.item()
+    ([1.0, 2.0], 2)
+    """
+    if a.ndim != 2 or b.ndim not in (1, 2) or a.shape[0] != b.shape[0]:
+        raise ShapeError(
+            "`lstsq` takes a matrix, and a vector or a matrix with as many rows, not shapes "
+            f"{a.shape} and {b.shape}"
+        )
+    kind = result_type(a, b)
+    kind = kind if kind.is_inexact else default_float()
+    a, b = astype(a, kind, copy=False), astype(b, kind, copy=False)
+    u, s, vh = svd(a, full_matrices=False)
+    eps = make_finfo(kind).eps
+    if rcond is None:
+        rcond = max(a.shape) * eps
+    elif not 0 < rcond < 1:
+        rcond = eps
+    with no_grad():
+        large = s > s[:1] * rcond
+        back = t.where(large, 1.0 / t.where(large, s, 1.0), 0.0)
+        rank = count_nonzero(large)
+        columns = b if b.ndim == 2 else b[:, None]
+        found = _h(vh) @ (back[:, None] * (_h(u) @ columns))
+    x = attach(
+        found if b.ndim == 2 else found[:, 0], "lstsq",
+        functools.partial(_lstsq_gradient, rcond), (a, b),
+    )  # fmt: skip
+    if a.shape[0] > a.shape[1] == rank.item():
+        away = t.abs(b - a @ x)
+        residuals = reshape(t.sum(away * away, axis=0), (-1,))
+    else:
+        residuals = zeros((0,), dtype=s.dtype, device=s.device)
+    return LstsqResult(x, residuals, rank, s)
+
+
+def _lstsq_gradient(rcond: float, g: Tensor, out: Tensor, a: Tensor, b: Tensor) -> tuple[Any, Any]:
+    """Those of pinv(a) @ b, in products with vectors: Golub and Pereyra (1973)."""
+    shape = b.shape
+    if b.ndim == 1:
+        g, out, b = g[:, None], out[:, None], b[:, None]
+    p = pinv(a, rtol=rcond)
+    by_b = _h(p) @ g
+    away, across = b - a @ out, g - p @ (a @ g)
+    by_a = away @ _h(p @ by_b) + (_h(p) @ out) @ _h(across) - by_b @ _h(out)
+    return by_a, reshape(by_b, shape)
+
+
+def cond(x: Tensor, /, p: Any = None) -> Tensor:
+    """How much matrices enlarge relative errors: the norm times that of the inverse.
+
+    `p` is an `ord` of `matrix_norm`; None and 2 divide the greatest singular value by the least.
+    Infinity of singular matrices, NaN only where there is NaN.
+
+    >>> import ruda
+    >>> ruda.linalg.cond(ruda.asarray([[2.0, 0.0], [0.0, 0.5]])).item()
+    4.0
+    """
+    _matrices("cond", x)
+    if 0 in x.shape[-2:]:
+        raise ShapeError(f"`cond` is of matrices with elements, not of shape {x.shape}")
+    x = x if x.dtype.is_inexact else astype(x, default_float())
+    unknown = t.any(t.isnan(x), axis=(-2, -1))
+    if p in (None, 2, -2):
+        s = svdvals(x)
+        found = s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]
+    else:
+        _square("cond", x)
+        size = matrix_norm(x, ord=p)
+        # Where a pivot is 0 `inv` would raise; LAPACK may find one beside NaN, too.
+        none = unknown | (slogdet(x.detach()).logabsdet == -math.inf)
+        one = eye(x.shape[-1], dtype=x.dtype, device=x.device)
+        back = matrix_norm(inv(t.where(none[..., None, None], one, x)), ord=p)
+        found = t.where(none, math.inf, size * back)
+    return t.where(unknown, math.nan, t.where(t.isnan(found), math.inf, found))
+
+
+def norm(x: Tensor, /, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """NumPy's `norm`: of a vector for one axis, of matrices for two; by default of all elements.
+
+    >>> import ruda
+    >>> ruda.linalg.norm(ruda.asarray([[3.0, 0.0], [0.0, 4.0]])).item()
+    5.0
+    """
+    if axis is None and (ord is None or x.ndim == 1):
+        return vector_norm(x, ord=2 if ord is None else ord, keepdims=keepdims)
+    if axis is None and x.ndim != 2:
+        raise ShapeError(f"ord={ord!r} of shape {x.shape}: name an axis, or two of matrices")
+    axes = as_axes(axis, x.ndim)
+    if len(axes) == 1:
+        return vector_norm(x, axis=axes, ord=2 if ord is None else ord, keepdims=keepdims)
+    if len(axes) != 2:
+        raise ShapeError(f"axis={axis}: `norm` is of vectors and matrices, along one axis or two")
+    found = matrix_norm(moveaxis(x, axes, (-2, -1)), ord="fro" if ord is None else ord)
+    return expand_dims(found, axes) if keepdims else found
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = FACTORISATIONS | {
-    "cross": cross, "diagonal": diagonal, "matmul": matmul, "matrix_norm": matrix_norm,
-    "matrix_power": matrix_power, "matrix_transpose": matrix_transpose, "outer": outer,
-    "tensordot": tensordot, "trace": trace, "vecdot": vecdot, "vector_norm": vector_norm,
+    "cond": cond, "cross": cross, "diagonal": diagonal, "lstsq": step(lstsq), "matmul": matmul,
+    "matrix_norm": matrix_norm, "matrix_power": matrix_power, "matrix_transpose": matrix_transpose,
+    "norm": norm, "outer": outer, "tensordot": tensordot, "trace": trace, "vecdot": vecdot,
+    "vector_norm": vector_norm,
 }  # fmt: skip
 globals().update(FUNCTIONS)
 __all__ = list(FUNCTIONS)

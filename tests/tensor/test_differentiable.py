@@ -120,6 +120,8 @@ CHECKED = {
     "vjp": (lambda x, g: ruda.vjp(ruda.sin, x)[1](g)[0], V, W),
     "elementwise": (cube, A),
     # linear algebra
+    "linalg.cond": (linalg.cond, S), "linalg.norm": (lambda x: linalg.norm(x, axis=0), A),
+    "linalg.lstsq": (lambda x, y: linalg.lstsq(x.T, y)[0], A, W[:4]),
     "linalg.cholesky": (lambda x: linalg.cholesky(symmetric(x)), S),
     "linalg.cross": (linalg.cross, S, S.T + 1), "linalg.det": (linalg.det, S),
     "linalg.diagonal": (lambda x: linalg.diagonal(x, offset=1), A),
