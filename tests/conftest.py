@@ -15,6 +15,7 @@ import sys
 import tempfile
 import zlib
 from importlib.util import find_spec
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -102,15 +103,20 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         alone.append(report.nodeid)
 
 
-@pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Run what waited, by the process that had the others do their part."""
     refusals.write_lists()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Run what waited, by the process that had the others do their part: what failed so far is told
+    before, should this take too long for somebody."""
     if alone:
-        asked = session.config.option.markexpr
-        command = [sys.executable, "-m", "pytest", "-q", "-n0", "-m", asked]
+        terminalreporter.short_test_summary()
+        command = [sys.executable, "-m", "pytest", "-q", "-n0", "-m", config.option.markexpr]
         sys.stdout.flush()
         failed = subprocess.run([*command, *alone], check=False).returncode
+        session = terminalreporter._session
         session.exitstatus = session.exitstatus or failed
 
 

@@ -137,6 +137,7 @@ class Lowered(Kernel[Any]):
         self, argument_types: Sequence[Type], *, block: Any = None, needs_block: Any = None
     ) -> tuple[ir.Function, tuple[()]]:
         function = self.what.build(self.__name__, argument_types)
+        function = replace(function, contract=self._translation_options()["contract"])
         if block is not None and needs_block is not None and needs_block(function):
             function = replace(function, block=block)
         return function, ()

@@ -529,6 +529,19 @@ def test_fused_equals_unfused(device, data):
         np.testing.assert_array_equal(ours, plain)
 
 
+def test_a_deterministic_kernel_rounds_each_product():
+    """One operation for a product and its sum is there only where both are in one kernel."""
+    for deterministic in (False, True):
+        with ruda.config(deterministic=deterministic):
+            x = ruda.asarray(np.ones((3, 4), "f4"), device="cpu")
+            for made in (x * 2 + x, ruda.var(x)):
+                (step,) = planned(made).kernels
+                of = {"o": f"f32[{':,' * (step.group.outer - 1)}:]", "x": "f32[:,:]", "n": "f32"}
+                kinds = [parse_type(of[p[0]]) for p in step.group.parameters()]
+                function, _ = lower.lowered(step.group).translate(kinds)
+                assert function.contract is not deterministic
+
+
 def test_sums_of_what_is_not_stored_have_the_order_of_what_is(rng):
     a = rng.normal(size=(2, 35)).astype("f4")
     for call in (
