@@ -334,6 +334,9 @@ def singular(a: Any, s: Any, u: Any, v: Any, kind: DType, device: str) -> Any:
     info = run.full((count,), 0, dtypes.int32, device)
     job = VALUES_ONLY if u is None else VECTORS
     together = count > 1 and m <= TINY
+    if together and u is None:  # `gesvdjBatched` works there all the same
+        u = memory.allocate((count, m, m), kind, device)
+        v = memory.allocate((count, n, n), kind, device)
 
     def given(b: int) -> tuple[Any, ...]:
         left, right, to = (None if x is None else address(x) + b * x.strides[0] for x in (u, v, s))

@@ -620,9 +620,7 @@ def nextafter16(builder: Any, a: Values, dtype: str) -> Any:
     least = builder.select(up, I16(1), I16(-0x7FFF))
     moved = builder.select(builder.fcmp_ordered("==", x, zero), least, moved)
     result = from_bits16(builder, moved, dtype)
-    # Of two zeros NumPy's float16 gives the first, C and bfloat16 the second.
-    equal = x if dtype == "f16" else y
-    result = builder.select(builder.fcmp_ordered("==", x, y), equal, result)
+    result = builder.select(builder.fcmp_ordered("==", x, y), y, result)
     nan = builder.fcmp_unordered("uno", x, y)
     return builder.select(nan, builder.fadd(x, y), result)
 
