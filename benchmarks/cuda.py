@@ -424,7 +424,7 @@ def first_figures(processes: int = 3) -> list[Limit]:
 
 
 def tensor_rows() -> list[Row]:
-    """Fused tensors: chains of k ops, softmax, layer norm, a sum; each allocates its results.
+    """Fused tensors: chains of k ops, softmax, layer norm, a sum; a sort, a scan; all allocate.
 
     Each op of a chain reads two arrays and writes one, as the fused kernel does: k times is what
     there is to win. Where half of the ops take a number instead of an array, it is 0.83 k.
@@ -468,6 +468,9 @@ def tensor_rows() -> list[Row]:
     add("tensor layer norm 8192^2 f32", 1.5, layer_norm, normal, c)
     total = np.array([x.copy_to_host().sum(dtype=np.float64)])
     add("tensor sum 64M f32", 1.0, ruda.sum, total, a)
+    add("tensor sort 64M f32", 0.8, ruda.sort, np.sort(x.copy_to_host()), a)
+    sums = np.cumsum(x.copy_to_host(), dtype=np.float64)
+    add("tensor cumsum 64M f32", 0.8, ruda.cumulative_sum, sums, a)
     errors: dict[str, dict[str, float]] = {}
     for name, call in ours.items():
         found = call().copy_to_host()
@@ -488,6 +491,8 @@ def tensor_rows() -> list[Row]:
     theirs["tensor softmax 8192^2 f32"] = lambda: torch.softmax(tm, -1)
     theirs["tensor layer norm 8192^2 f32"] = lambda: torch.nn.functional.layer_norm(tm, (side,))
     theirs["tensor sum 64M f32"] = lambda: ta.sum()
+    theirs["tensor sort 64M f32"] = lambda: torch.sort(ta)[0]
+    theirs["tensor cumsum 64M f32"] = lambda: torch.cumsum(ta, 0)
     out = []
     for name, call in ours.items():
         times = interleaved({"ours": call, "theirs": theirs[name]})

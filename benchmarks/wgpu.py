@@ -180,6 +180,32 @@ def axpy_rows() -> list[Row]:
     ]  # fmt: skip
 
 
+def chain_rows() -> list[Row]:
+    """A fused chain of 8 ops of tensors of 64M float32 against the same on CUDA."""
+    if not has_cuda():
+        return []
+    n = 1 << 26
+    host = [random_array(n) for _ in range(2)]
+    exact = chain(*(v.astype(np.float64) for v in host))
+    calls: dict[str, tuple[Call, Call]] = {}
+    accuracy: dict[str, float] = {}
+    for device, waiting in (("wgpu", wait), ("cuda", cuda_wait)):
+        x, y = (ruda.asarray(v, device=device) for v in host)
+        accuracy = close("chain", chain(x, y).numpy(), exact, 1e-6)
+        calls[device] = (lambda x=x, y=y: chain(x, y).buffer(), waiting)
+    times = interleaved(calls, least=3e-2)
+    return [
+        Row("WebGPU: chain of 8 ops of tensors, 64M f32", "the same on CUDA", times["wgpu"],
+            times["cuda"], 0.9, accuracy=accuracy, allocation="each allocates its result")
+    ]  # fmt: skip
+
+
+def chain(p: Any, q: Any) -> Any:
+    for _ in range(4):
+        p = p * q - q
+    return p
+
+
 def matmul_rows() -> list[Row]:
     """The register-tile product of 4096 x 4096 float32 matrices against PyTorch's (TF32 off)."""
     from benchmarks.cuda import torch_module
@@ -362,7 +388,7 @@ def launch_case(small: bool) -> tuple[Any, ...]:
 
 
 def measure(wanted: list[str]) -> dict[str, Any]:
-    """Everything, or the groups named: dispatch, copies, axpy, matmul, vulkan."""
+    """Everything, or the groups named: dispatch, copies, axpy, chain, matmul, vulkan."""
     rows: list[Row] = []
     limits: list[Limit] = []
     table: dict[str, float] = {}
@@ -376,7 +402,10 @@ def measure(wanted: list[str]) -> dict[str, Any]:
             limits += found
         if asked("copies"):
             limits += copy_figures()
-        for name, group in (("axpy", axpy_rows), ("matmul", matmul_rows), ("vulkan", vulkan_rows)):
+        for name, group in (
+            ("axpy", axpy_rows), ("chain", chain_rows), ("matmul", matmul_rows),
+            ("vulkan", vulkan_rows),
+        ):  # fmt: skip
             if asked(name):
                 rows += group()
         description = ruda.get_current_device().description
