@@ -58,6 +58,7 @@ EXCEPTIONS = {
 
 # Modules of backends that other backends may import, and why.
 SHARED = {
+    "backends.cpu_launcher": "native code as builtins of CPython",
     "backends.cpu.complexes": "functions of complex numbers from real ones",
     "backends.pool": "a caching allocator for any device",
     "backends.cpu.atomics": "the new value of an atomic update, in LLVM",

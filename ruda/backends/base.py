@@ -790,6 +790,18 @@ def another(like: DeviceArray, pool: Pool) -> Callable[[], DeviceArray]:
     return make
 
 
+def offset_of(cls: type, name: str) -> int:
+    """The byte of an object at which one of its slots lies: for native code."""
+    import ctypes
+
+    bare: Any = type(cls.__name__, (), {"__slots__": vars(cls)["__slots__"]})  # without `__del__`
+    assert bare.__basicsize__ == cls.__basicsize__
+    holder, content = bare(), object()
+    setattr(holder, name, content)
+    words = (ctypes.c_int64 * (cls.__basicsize__ // 8)).from_address(id(holder))
+    return 8 * list(words).index(id(content), 2)  # after its count of references, and its type
+
+
 def _refuse_arithmetic() -> None:
     """A device array has no operators, also beside NumPy's arrays, which it must not become."""
 

@@ -257,7 +257,7 @@ class _MethodDef(ctypes.Structure):
     )
 
 
-FASTCALL, FASTCALL_WITH_KEYWORDS = 0x80, 0x80 | 0x2
+NOTHING, FASTCALL, FASTCALL_WITH_KEYWORDS = 0x4, 0x80, 0x80 | 0x2
 
 
 def build(
@@ -312,6 +312,9 @@ def build(
 _new_builtin = ctypes.PYFUNCTYPE(
     ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p
 )(("PyCFunction_NewEx", ctypes.pythonapi))
+_new_descriptor = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_void_p)(
+    ("PyDescr_NewMethod", ctypes.pythonapi)
+)
 
 
 def _native_row(row: Row, kept: list[Any]) -> list[int]:
@@ -367,20 +370,47 @@ def _method() -> _MethodDef | None:
     return _MethodDef(b"launch", addresses["launcher"], FASTCALL_WITH_KEYWORDS, None)
 
 
-_kept: list[Any] = []  # what native code refers to
-
-
 def builtins(text: str, names: Sequence[str], values: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """Functions of IR text as builtins of positional arguments, its variables filled with objects;
     None where the layout of objects is not known. The code is never unloaded."""
+    addresses = natives(text, values)
+    if addresses is None:
+        return None
+    return tuple(new_builtin(addresses[name], name) for name in names)
+
+
+def natives(text: str, values: Mapping[str, Any]) -> dict[str, int] | None:
+    """The addresses of what IR text defines, its variables filled with objects; None where their
+    layout is not known. The code is never unloaded."""
     if not _layout_is_known():
         return None
     addresses = cpu_pool.load_forever(text)
     for name, value in values.items():
         ctypes.c_void_p.from_address(addresses[name]).value = id(value)
-    methods = [_MethodDef(name.encode(), addresses[name], FASTCALL, None) for name in names]
-    _kept.extend((methods, values))
-    return tuple(_new_builtin(ctypes.addressof(m), None, None) for m in methods)
+        _keep_forever(value)
+    return addresses
+
+
+def _keep_forever(value: Any) -> None:
+    """Also when the interpreter ends, and modules lose their variables before objects die."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+
+
+def new_builtin(address: int, name: str, own: tuple[Any, ...] | None = None) -> Any:
+    """A builtin of positional arguments; its code gets `own`, and keeps it alive."""
+    return _new_builtin(ctypes.addressof(_method_of(address, name, FASTCALL)), own, None)
+
+
+def new_method(kind: type, address: int, name: str) -> Any:
+    """A method of a class's objects that takes nothing else."""
+    return _new_descriptor(kind, ctypes.addressof(_method_of(address, name, NOTHING)))
+
+
+@functools.cache
+def _method_of(address: int, name: str, flags: int) -> _MethodDef:
+    found = _MethodDef(name.encode(), address, flags, None)
+    _keep_forever(found)  # CPython refers to it
+    return found
 
 
 def _layout_is_known() -> bool:

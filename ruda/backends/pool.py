@@ -53,7 +53,7 @@ class Block:
         self.pool.give_back(self)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Pool:
     """`request(nbytes)` gives an address or None, `release(address)` takes it back.
 

@@ -361,10 +361,14 @@ class Alone(NamedTuple):
     arrays: tuple[int, ...]  # which inputs these are
     numbers: tuple[tuple[int, DType], ...]
     form: graph.Form  # of the result
+    fresh: Callable[..., Any] | None  # does all of it in native code, or returns None: `quick`
+    turned: bool  # whether it takes the two inputs in the other order
 
 
 BOTH = (0, 1)  # the inputs of most: two arrays, in order
-_alone: tuple[Any, dict[Any, Alone | None]] = (None, {})  # settings, and what was made under them
+OFTEN = 1024  # ops from which native code is worth the 30 ms that LLVM takes to load
+# Settings, what was made under them, and how many ops have run.
+_alone: list[Any] = [None, {}, 0]
 
 
 def alone(n: Node) -> bool:
@@ -372,14 +376,13 @@ def alone(n: Node) -> bool:
 
     Nobody asks who else refers to what: the memory of a small input is not worth it.
     """
-    global _alone
     row, inputs = n.row, n.inputs
     count = len(inputs)
     if not 0 < count <= 2 or (count == 2 and inputs[0] is inputs[1]):
         return False
     state = settings.local.get() or settings.base
     if _alone[0] is not state:
-        _alone = state, {}
+        _alone[:2] = state, {}
     kind: tuple[Any, ...]
     try:  # what has a form is computed
         if count == 2:
@@ -401,7 +404,7 @@ def alone(n: Node) -> bool:
         return first_alone(n, kind)
     if found is None:
         return False
-    make, run, arrays, numbers, form = found
+    make, run, arrays, numbers, form, *_ = found
     out = make()
     if arrays is BOTH:
         run(out, inputs[0].value, inputs[1].value)
@@ -411,12 +414,16 @@ def alone(n: Node) -> bool:
     else:
         run(out, *[inputs[k].value for k in arrays])
     n.value, n.form, n.inputs, n.row, n.depth = out, form, (), None, 0
+    _alone[2] += 1
+    if _alone[2] == OFTEN:
+        plan.install(load=True)
+        _alone[1] = {}  # to be made again, natively
     return True
 
 
 def first_alone(n: Node, kind: tuple[Any, ...]) -> bool:
     """The first op of a kind: by a plan of its own, whose kernel the others are given to."""
-    known = _alone[1]
+    known: dict[Any, Alone | None] = _alone[1]
     if len(known) >= PLANS:
         known.clear()
     known[kind] = None
@@ -435,12 +442,18 @@ def first_alone(n: Node, kind: tuple[Any, ...]) -> bool:
         places = {id(i): k for k, i in enumerate(inputs)}
         order = tuple(places[id(found.leaves[o.place])] for o in step.operands)
         where = [k for k, i in enumerate(inputs) if type(i) is not Node]
+        given = (*order, *(where[m.place] for m in step.numbers))  # in the kernel's order
+        fresh = None
+        if sorted(given) == list(range(len(inputs))):
+            fresh = plan.fresh(step, values[at], values, found.numbers, n.device)
         known[kind] = Alone(
             memory.maker(n.shape, n.dtype, n.device),
             step.direct,
             BOTH if order == BOTH else order,
             tuple((where[m.place], m.dtype) for m in step.numbers),
             graph.form_of(n),
+            fresh,
+            given == (1, 0),
         )
     return True
 

@@ -666,7 +666,7 @@ def launch(
         run = k.run
         if run is None:
             run = k.run = prepared(k.group, k.launch, given, device)
-            _install()
+            install()
             if hasattr(backend, "bound"):
                 k.bound = bound(k, [(k.group, k.launch, given)], device)
         run(*given)
@@ -688,10 +688,10 @@ def launch(
     k.run_finish(*whole, *between)
 
 
-def _install() -> None:
+def install(load: bool = False) -> None:
     from ruda.tensor import quick  # which replaces functions of modules that import this one
 
-    quick.install()
+    quick.install(load)
 
 
 def bound(
@@ -725,6 +725,20 @@ def bound(
         second(*made, *between)
 
     return both
+
+
+def fresh(
+    k: Kernel, made: Any, values: Sequence[Any], numbers: Sequence[Any], device: str
+) -> Callable[..., Any] | None:
+    """A function of a kernel's inputs that returns new memory as `made`, the kernel's only result;
+    None where a device's backend does not have that."""
+    backend: Any = backends.get(device)
+    if k.direct is None or not hasattr(backend, "fresh"):
+        return None
+    given = arguments(k, [made], values, numbers)
+    module = lower.prepare(lower.lowered(k.group), lower.types_of(given), device).module
+    found: Callable[..., Any] | None = backend.fresh(module, k.launch, given, made)
+    return found
 
 
 def recorded(made: Plan, values: list[Any], numbers: Sequence[Any]) -> list[Any]:

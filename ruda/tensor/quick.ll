@@ -26,6 +26,8 @@
 @acquire = global ptr null              ; of the lock of those who compute
 @release = global ptr null
 @by_python = global ptr null            ; what reads all else
+@ops = global ptr null                  ; `execute._alone`
+@true = global ptr null
 
 declare ptr @PyType_GenericAlloc(ptr, i64)
 declare void @Py_IncRef(ptr)
@@ -535,9 +537,211 @@ no:
   ret ptr null
 }
 
+; The settings of this context: a new reference. Null: an error.
+define internal ptr @state() {
+entry:
+  %at = alloca ptr
+  %none = load ptr, ptr @none
+  %local = load ptr, ptr @local
+  store ptr null, ptr %at
+  %failed = call i32 @PyContextVar_Get(ptr %local, ptr null, ptr %at)
+  %own = load ptr, ptr %at
+  %bad = icmp ne i32 %failed, 0
+  br i1 %bad, label %error, label %whose
+whose:
+  %common = icmp eq ptr %own, %none
+  br i1 %common, label %base, label %out
+base:
+  call void @Py_DecRef(ptr %own)
+  %settings = load ptr, ptr @settings
+  %base_name = load ptr, ptr @base_name
+  %all = call ptr @PyObject_GetAttr(ptr %settings, ptr %base_name)
+  br label %out
+out:
+  %found = phi ptr [%own, %whose], [%all, %base]
+  ret ptr %found
+error:
+  ret ptr null
+}
+
+; What a launch must know of an input: a node's form, null if it has none, or a number's type.
+define internal ptr @form(ptr %input) {
+entry:
+  %type = call ptr @get(ptr %input, i64 8)
+  %node_type = load ptr, ptr @node_type
+  %is_node = icmp eq ptr %type, %node_type
+  br i1 %is_node, label %node, label %number
+node:
+  %form = call ptr @get(ptr %input, i64 ${NODE_FORM})
+  ret ptr %form
+number:
+  ret ptr %type
+}
+
+; What a launch takes for an input: a new reference.
+define internal ptr @argument(ptr %input) {
+entry:
+  %type = call ptr @get(ptr %input, i64 8)
+  %node_type = load ptr, ptr @node_type
+  %is_node = icmp eq ptr %type, %node_type
+  br i1 %is_node, label %node, label %out
+node:
+  %value = call ptr @get(ptr %input, i64 ${NODE_VALUE})
+  br label %out
+out:
+  %found = phi ptr [%input, %entry], [%value, %node]
+  call void @Py_IncRef(ptr %found)
+  ret ptr %found
+}
+
+; Compute a node of inputs that are there by one launch that is known: what `alone` does.
+define internal ptr @alone(ptr %node) {
+entry:
+  %given = alloca [2 x ptr]
+  %none = load ptr, ptr @none
+  %inputs = call ptr @get(ptr %node, i64 ${NODE_INPUTS})
+  call void @Py_IncRef(ptr %inputs)
+  %count = call i64 @PyTuple_Size(ptr %inputs)
+  %one = icmp eq i64 %count, 1
+  %two = icmp eq i64 %count, 2
+  %one_or_two = or i1 %one, %two
+  br i1 %one_or_two, label %settings, label %no
+settings:
+  %ops = load ptr, ptr @ops
+  %state = call ptr @state()
+  %made_under = call ptr @PyList_GetItem(ptr %ops, i64 0)
+  %same_state = icmp eq ptr %state, %made_under
+  call void @Py_DecRef(ptr %state)
+  br i1 %same_state, label %first, label %no
+first:
+  %row = call ptr @get(ptr %node, i64 ${NODE_ROW})
+  %x = call ptr @PyTuple_GetItem(ptr %inputs, i64 0)
+  %x_form = call ptr @form(ptr %x)
+  %no_x = icmp eq ptr %x_form, null
+  br i1 %no_x, label %no, label %more
+more:
+  br i1 %two, label %second, label %single
+second:
+  %y = call ptr @PyTuple_GetItem(ptr %inputs, i64 1)
+  %y_form = call ptr @form(ptr %y)
+  %no_y = icmp eq ptr %y_form, null
+  %same = icmp eq ptr %x, %y
+  %not_two = or i1 %no_y, %same
+  br i1 %not_two, label %no, label %both
+both:
+  %key_of_two = call ptr (i64, ...) @PyTuple_Pack(i64 3, ptr %row, ptr %x_form, ptr %y_form)
+  br label %find
+single:
+  %key_of_one = call ptr (i64, ...) @PyTuple_Pack(i64 2, ptr %row, ptr %x_form)
+  br label %find
+find:
+  %key = phi ptr [%key_of_two, %both], [%key_of_one, %single]
+  %last = phi ptr [%y, %both], [null, %single]
+  %no_key = icmp eq ptr %key, null
+  br i1 %no_key, label %no, label %look_up
+look_up:
+  %all = call ptr @PyList_GetItem(ptr %ops, i64 1)
+  %known = call ptr @PyDict_GetItem(ptr %all, ptr %key)
+  call void @Py_DecRef(ptr %key)
+  %unknown = icmp eq ptr %known, null
+  %refused = icmp eq ptr %known, %none
+  %not_known = or i1 %unknown, %refused
+  br i1 %not_known, label %no, label %take
+take:
+  call void @Py_IncRef(ptr %known)
+  %fresh = call ptr @PyTuple_GetItem(ptr %known, i64 ${ALONE_FRESH})
+  %is_python = icmp eq ptr %fresh, %none
+  br i1 %is_python, label %give_up, label %order
+order:
+  %turned = call ptr @PyTuple_GetItem(ptr %known, i64 ${ALONE_TURNED})
+  %true = load ptr, ptr @true
+  %is_turned = icmp eq ptr %turned, %true
+  %a = select i1 %is_turned, ptr %last, ptr %x
+  %b = select i1 %is_turned, ptr %x, ptr %last
+  %a_value = call ptr @argument(ptr %a)
+  store ptr %a_value, ptr %given
+  br i1 %two, label %other, label %launch
+other:
+  %second_at = getelementptr [2 x ptr], ptr %given, i64 0, i64 1
+  %b_value = call ptr @argument(ptr %b)
+  store ptr %b_value, ptr %second_at
+  br label %launch
+launch:
+  %used = phi ptr [null, %order], [%b_value, %other]
+  %found = call ptr @PyObject_Vectorcall(ptr %fresh, ptr %given, i64 %count, ptr null)
+  call void @Py_DecRef(ptr %a_value)
+  call void @Py_DecRef(ptr %used)
+  %raised = icmp eq ptr %found, null
+  br i1 %raised, label %give_up, label %check
+check:
+  %not_here = icmp eq ptr %found, %none
+  br i1 %not_here, label %strange, label %keep
+keep:
+  %nothing = load ptr, ptr @nothing
+  %zero = load ptr, ptr @zero
+  %form = call ptr @PyTuple_GetItem(ptr %known, i64 ${ALONE_FORM})
+  %old_form = call ptr @get(ptr %node, i64 ${NODE_FORM})
+  call void @replace(ptr %node, i64 ${NODE_VALUE}, ptr %found)
+  call void @put(ptr %node, i64 ${NODE_FORM}, ptr %form)
+  call void @Py_DecRef(ptr %old_form)
+  call void @replace(ptr %node, i64 ${NODE_INPUTS}, ptr %nothing)
+  call void @replace(ptr %node, i64 ${NODE_ROW}, ptr %none)
+  call void @replace(ptr %node, i64 ${NODE_DEPTH}, ptr %zero)
+  br label %give_up
+strange:
+  call void @Py_DecRef(ptr %found)
+  br label %give_up
+give_up:
+  %made = phi ptr [null, %take], [null, %launch], [%found, %keep], [null, %strange]
+  call void @Py_DecRef(ptr %known)
+  br label %no
+no:
+  %result = phi ptr [null, %entry], [null, %settings], [null, %first], [null, %second],
+                    [null, %find], [null, %look_up], [%made, %give_up]
+  call void @Py_DecRef(ptr %inputs)
+  ret ptr %result
+}
+
+; The value of a node of another device: a new reference. Null without an error: not here.
+define internal ptr @elsewhere(ptr %node) {
+entry:
+  %error_type = alloca ptr
+  %error_value = alloca ptr
+  %error_trace = alloca ptr
+  %none = load ptr, ptr @none
+  %acquire = load ptr, ptr @acquire
+  %locked = call ptr @PyObject_Vectorcall(ptr %acquire, ptr null, i64 0, ptr null)
+  %not_locked = icmp eq ptr %locked, null
+  br i1 %not_locked, label %out, label %look
+look:
+  call void @Py_DecRef(ptr %locked)
+  %value = call ptr @get(ptr %node, i64 ${NODE_VALUE})
+  %waits = icmp eq ptr %value, %none
+  br i1 %waits, label %compute, label %there
+there:
+  call void @Py_IncRef(ptr %value)
+  br label %unlock
+compute:
+  %made = call ptr @alone(ptr %node)
+  br label %unlock
+unlock:
+  %found = phi ptr [%value, %there], [%made, %compute]
+  call void @PyErr_Fetch(ptr %error_type, ptr %error_value, ptr %error_trace)
+  %release = load ptr, ptr @release
+  %unlocked = call ptr @PyObject_Vectorcall(ptr %release, ptr null, i64 0, ptr null)
+  call void @Py_DecRef(ptr %unlocked)
+  %e_type = load ptr, ptr %error_type
+  %e_value = load ptr, ptr %error_value
+  %e_trace = load ptr, ptr %error_trace
+  call void @PyErr_Restore(ptr %e_type, ptr %e_value, ptr %e_trace)
+  br label %out
+out:
+  %result = phi ptr [null, %entry], [%found, %unlock]
+  ret ptr %result
+}
+
 define ptr @read(ptr %self, ptr %given, i64 %count) {
 entry:
-  %state_at = alloca ptr
   %error_type = alloca ptr
   %error_value = alloca ptr
   %error_trace = alloca ptr
@@ -561,26 +765,16 @@ place:
   %device = call ptr @get(ptr %node, i64 ${NODE_DEVICE})
   %cpu_name = load ptr, ptr @cpu_name
   %on_cpu = call i1 @equal(ptr %device, ptr %cpu_name)
-  br i1 %on_cpu, label %ask, label %other
+  br i1 %on_cpu, label %ask, label %launch
+launch:
+  %launched = call ptr @elsewhere(ptr %node)
+  %has_launched = icmp ne ptr %launched, null
+  br i1 %has_launched, label %out, label %why
 ask:
-  %local = load ptr, ptr @local
-  store ptr null, ptr %state_at
-  %failed = call i32 @PyContextVar_Get(ptr %local, ptr null, ptr %state_at)
-  %own = load ptr, ptr %state_at
-  %bad = icmp ne i32 %failed, 0
-  br i1 %bad, label %error, label %whose
-whose:
-  %common = icmp eq ptr %own, %none
-  br i1 %common, label %base, label %state
-base:
-  call void @Py_DecRef(ptr %own)
-  %settings = load ptr, ptr @settings
-  %base_name = load ptr, ptr @base_name
-  %all = call ptr @PyObject_GetAttr(ptr %settings, ptr %base_name)
-  %no_base = icmp eq ptr %all, null
-  br i1 %no_base, label %error, label %state
+  %state_of = call ptr @state()
+  %no_state = icmp eq ptr %state_of, null
+  br i1 %no_state, label %error, label %state
 state:
-  %state_of = phi ptr [%own, %whose], [%all, %base]
   %fusion_name = load ptr, ptr @fusion_name
   %verify_name = load ptr, ptr @verify_name
   %fusion = call ptr @PyDict_GetItem(ptr %state_of, ptr %fusion_name)
@@ -622,7 +816,8 @@ loud:
   %done = icmp ne ptr %found, null
   br i1 %done, label %out, label %why
 out:
-  ret ptr %found
+  %result = phi ptr [%launched, %launch], [%found, %loud]
+  ret ptr %result
 why:
   %raised = call ptr @PyErr_Occurred()
   %is_error = icmp ne ptr %raised, null

@@ -200,6 +200,14 @@ class CudaBackend:
 
         return launching.bound(module, launch, given)
 
+    def fresh(
+        self, module: Module, launch: Launch, given: Sequence[Any], like: DeviceArray
+    ) -> Callable[..., Any] | None:
+        """A builtin that takes the inputs of a kernel, whose result is new memory as `like`."""
+        from ruda.backends.cuda import quick
+
+        return quick.fresh(module, launch, given, like)
+
     def graph(
         self, launches: Sequence[tuple[Module, Launch, Sequence[Any]]], device: str
     ) -> Callable[[], None]:

@@ -578,7 +578,7 @@ def build(
     """A launcher for a module and launch shape."""
     if module.metadata["narrow"] and threads_along_x(launch) >= NARROW:
         module = made_assuming((), module)
-    gpu, metadata = module.gpu, module.metadata
+    gpu = module.gpu
     _, general = parts(module, launch)
     where = sys._getframe
 
@@ -603,8 +603,7 @@ def build(
         gpu.recent.append((module.name, frame.f_code, frame.f_lasti))
         general(*arguments)
 
-    general_only = metadata["sites"] or metadata["cooperative"] or metadata["phases"]
-    if general_only or handle_of(launch.stream):
+    if is_general(module, launch):
         return other
     return fast(module, launch, other, guards)
 
@@ -777,12 +776,9 @@ def bound(module: Module, launch: Launch, given: Sequence[Any]) -> Callable[...,
     It is called by plans, which know what they pass: nothing is looked at but the addresses of
     arrays, also of larger ones that they are views of, and numbers. None: not for this kernel.
     """
-    metadata = module.metadata
-    only_general = metadata["sites"] or metadata["cooperative"] or metadata["phases"]
-    if only_general or handle_of(launch.stream):
+    if is_general(module, launch):
         return None
-    if metadata["narrow"] and is_huge(launch, [v for v in given if isinstance(v, DeviceArray)]):
-        module = made_assuming((), module)
+    module = fitting(module, launch, given)
     gpu, shape, metadata = module.gpu, shape_of(module, launch), module.metadata
     # Arrays that lie as these do overlap where their first elements are as near as this.
     near = []
@@ -806,14 +802,8 @@ def bound(module: Module, launch: Launch, given: Sequence[Any]) -> Callable[...,
     }  # fmt: skip
 
     def packed(row: Sequence[Any]) -> str:
-        match row:
-            case ["threads", _]:
-                return str(threads_along_x(launch))
-            case ["extent", k, axis, _]:
-                return str(int(given[k].shape[axis]))
-            case ["stride", k, axis]:
-                return str(int(given[k].strides[axis]))
-        return _packed(row, module.types)
+        known = fixed(row, launch, given)
+        return _packed(row, module.types) if known is None else str(known)
 
     numbers = ", ".join(map(str, shape))
     values = ", ".join(["block.buffer", "0", *map(packed, metadata["parameters"])])
@@ -839,6 +829,32 @@ def launch({", ".join(f"a{k}" for k in range(len(module.types)))}):
     exec(compile(text, "<ruda launcher>", "exec"), scope)
     launcher: Callable[..., None] = scope["launch"]
     return launcher
+
+
+def is_general(module: Module, launch: Launch) -> bool:
+    """Whether a launch goes the general way, whatever its arguments are."""
+    metadata = module.metadata
+    only = metadata["sites"] or metadata["cooperative"] or metadata["phases"]
+    return bool(only or handle_of(launch.stream))
+
+
+def fitting(module: Module, launch: Launch, given: Sequence[Any]) -> Module:
+    """The module, or the one for as long arrays as the given ones."""
+    arrays = [v for v in given if isinstance(v, DeviceArray)]
+    huge = module.metadata["narrow"] and is_huge(launch, arrays)
+    return made_assuming((), module) if huge else module
+
+
+def fixed(row: Sequence[Any], launch: Launch, given: Sequence[Any]) -> int | None:
+    """A parameter that is the same for all arrays that lie as the given ones do; else None."""
+    match row:
+        case ["threads", _]:
+            return threads_along_x(launch)
+        case ["extent", k, axis, _]:
+            return int(given[k].shape[axis])
+        case ["stride", k, axis]:
+            return int(given[k].strides[axis])
+    return None
 
 
 def _packed(row: Sequence[Any], kinds: Sequence[Any]) -> str:

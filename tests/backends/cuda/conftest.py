@@ -8,6 +8,7 @@ import pytest
 
 from ruda import backends
 from ruda.backends.cuda import driver
+from ruda.tensor import lower, memory
 from tests.backends.cuda.fake import FakeDriver
 
 
@@ -18,10 +19,11 @@ def fake(monkeypatch):
     monkeypatch.setattr(driver, "library", lambda: made)
     monkeypatch.setattr(driver, "atexit", SimpleNamespace(register=lambda f: None))
     monkeypatch.setattr(driver.os, "register_at_fork", lambda **k: None)
-    driver.gpus.cache_clear()
-    backends.find.cache_clear()
+    kept = driver.gpus, backends.find, memory.maker, lower.lowered  # GPUs, their pools and kernels
+    for cache in kept:
+        cache.cache_clear()
     yield made
     for gpu in driver.gpus():
         gpu.pool.closed = True
-    driver.gpus.cache_clear()
-    backends.find.cache_clear()
+    for cache in kept:
+        cache.cache_clear()

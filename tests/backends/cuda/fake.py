@@ -48,6 +48,11 @@ FUNCTION = {
 QUESTIONS = ("cuGetErrorString", "cuDeviceGetAttribute", "cuDeviceGetName", "cuDriverGetVersion")
 
 
+LAUNCH = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3
+)
+
+
 class FakeDriver:
     """The calls of `cuda.bindings.driver` that ruda makes."""
 
@@ -59,7 +64,7 @@ class FakeDriver:
         self.blocks: dict[int, Any] = {}
         self.calls: list[str] = []
         self.launches: list[dict[str, Any]] = []
-        self.kernels: dict[bytes, Any] = {}  # cubin -> what to do with the parameters
+        self.kernels: dict[Any, Any] = {}  # cubin or handle -> what to do with the parameters
         self.function = dict(FUNCTION)
         self.codes: dict[str, list[Code]] = {}  # answers of the next calls, by name
         self.broken: Code | bool = False  # what every call that works on the device answers
@@ -67,6 +72,9 @@ class FakeDriver:
         self.are_peers = True  # its devices
         self.captured: list[Any] | None = None  # launches of the capture that is going on
         self.formats = ""  # of their parameters, by struct's letters
+        self.functions: list[bytes] = [b""]  # their cubins; a handle is a place here
+        self.flags: Any = None  # of the question for the address of a function
+        self.launch = LAUNCH(self._launch)  # for native code, which knows no Python
 
     def __getattribute__(self, name: str) -> Any:
         found = object.__getattribute__(self, name)
@@ -235,7 +243,18 @@ class FakeDriver:
 
     def cuModuleGetFunction(self, module: bytes, name: bytes) -> Any:
         assert name == b"kernel"
-        return Code(0), module
+        self.functions.append(module)
+        return Code(0), len(self.functions) - 1
+
+    def cuGetProcAddress(self, name: bytes, version: int, flags: int) -> Any:
+        assert name == b"cuLaunchKernel"
+        self.flags = flags
+        return Code(0), ctypes.cast(self.launch, ctypes.c_void_p).value, 0
+
+    def _launch(self, function: int, *rest: Any) -> int:
+        *shape, stream, parameters, extra = rest
+        (code,) = self.cuLaunchKernel(function, *shape, stream or 0, parameters, extra or 0)
+        return int(code)
 
     def cuFuncGetAttribute(self, kind: str, function: Any) -> Any:
         return Code(0), self.function[kind.removeprefix("CU_FUNC_ATTRIBUTE_")]
@@ -253,15 +272,16 @@ class FakeDriver:
         by_shared = ATTRIBUTES["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"] // shared if shared else 32
         return Code(0), min(2048 // threads, by_registers, by_shared, 32)
 
-    def cuLaunchKernel(self, function: Any, *rest: Any) -> Any:
+    def cuLaunchKernel(self, handle: int, *rest: Any) -> Any:
+        function = self.functions[handle]
         *shape, shared, stream, parameters, extra = rest
         assert extra == 0
         if self.captured is not None:
             *shape, parameters, extra = rest
             kept = Parameters(parameters, self.formats)
-            self.captured.append((function, [*shape, kept.address, extra], kept))
+            self.captured.append((handle, [*shape, kept.address, extra], kept))
             return (Code(0),)
-        action = self.kernels.get(function)
+        action = self.kernels.get(handle) or self.kernels.get(function)
         self.launches.append(
             {"shape": tuple(shape), "shared": shared, "stream": stream, "code": function}
         )
