@@ -79,6 +79,9 @@ class Pool:
     reused: int = 0
     closed: bool = False
     # Blocks die wherever the garbage collector runs, also in the midst of the pool's own code.
+    # Native code (`cuda/quick.ll`) takes blocks and gives them back without the lock, in one step
+    # for other threads: these are let in at calls and jumps back, so not between the two halves of
+    # `x += n`, nor between a look at a list and `pop`.
     lock: Any = field(default_factory=threading.RLock)
 
     def allocate(self, nbytes: int) -> Block:
