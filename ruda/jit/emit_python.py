@@ -268,7 +268,7 @@ class Emitter:
                 self.line(depth, f"{self.name(variable.name)} = {bare(e(value))}")
             case Store(array, indices, value, field):
                 suffix, address = self.address(array, indices, field)
-                self.line(depth, f"store_{suffix}({address}, {bare(e(value))})")
+                self.line(depth, f"store_{whose(array)}{suffix}({address}, {bare(e(value))})")
             case If(condition, then, otherwise):
                 self.line(depth, f"if {bare(e(condition))}:")
                 self.body(then, depth + 1)
@@ -407,7 +407,7 @@ class Emitter:
                 return f"({e(left)} or {e(right)})"
             case Load(array, indices, field):
                 suffix, address = self.address(array, indices, field)
-                return f"load_{suffix}({address})"
+                return f"load_{whose(array)}{suffix}({address})"
         raise UnsupportedError(f"the CPU target has no {type(node).__name__}", self.place)
 
     def operation(self, node: Op) -> str:
@@ -438,6 +438,11 @@ class Emitter:
 
 
 # ---- text helpers --------------------------------------------------------------------------------
+
+
+def whose(array: Array) -> str:
+    """How accesses of memory that the kernel has made are marked."""
+    return "" if array.space in ("global", "const") else "own_"
 
 
 def special(name: str, axis: int) -> str:

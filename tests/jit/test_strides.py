@@ -9,6 +9,7 @@ import pytest
 
 from ruda import dtypes
 from ruda.backends.base import Launch
+from ruda.backends.cpu.compile import compile_with_numba
 from ruda.backends.cpu.device import BACKEND
 from ruda.jit import ir
 from ruda.jit.interpret import Interpreter
@@ -247,3 +248,54 @@ def test_sums_keep_their_order(rng):
         expected[: len(part)] += part
     assert np.array_equal(expected, sim[1])
     assert np.array_equal(expected, cpu[1])
+
+
+def tree_sum():
+    """Rounds of a block over its row, and a tree of its sums: hundreds of uses of an array."""
+    rows, sums = ir.Array("rows", f32, 2), ir.Array("sums", f32, 1)
+    shared = ir.Array("shared", f32, 1, space="shared", shape=(64,))
+    total, column = ir.Variable("total", f32), ir.Extent(rows, 1)
+    body = [
+        assign(total, 0.0),
+        loop(thread(), column, 64, plus(total, load(rows, block_index(), k))),
+        store(shared, thread(), ir.Read(total)),
+        ir.Barrier(),
+    ]
+    for half in (32, 16, 8, 4, 2, 1):
+        both_halves = op(
+            "add", load(shared, thread()), load(shared, op("add", thread(), const(half, index)))
+        )
+        upper = op("lt", thread(), const(half, index))
+        body += [when(upper, store(shared, thread(), both_halves)), ir.Barrier()]
+    first = when(op("eq", thread(), const(0, index)), store(sums, block_index(), load(shared, 0)))
+    return function((rows, sums), *body, first, arrays=(shared,), block=(64, 1, 1))
+
+
+def test_a_kernels_own_arrays_are_told_from_what_it_is_given():
+    """Else LLVM looks at run time, in every loop, whether they lie in the same memory."""
+    source = BACKEND.emit(tree_sum(), BACKEND.target("cpu"))
+    code = compile_with_numba(source).library.get_llvm_str()
+    assert "icmp ult ptr" not in code
+    assert "store_own_f32(shared" in source.text and "store_f32(sums" in source.text
+
+
+def test_rounds_that_go_straight_on_ask_a_page_ahead(rng):
+    kernel = tree_sum()
+    text = BACKEND.emit(kernel, BACKEND.target("cpu")).text
+    lines = TOGETHER * 64 * 4 // 64
+    assert text.count("prefetch_f32(rows") == lines
+    assert text.count("k_group + 1024") == lines
+    for columns in (1, 64, 255, 256, 257, 3000):
+        data = rng.integers(-9, 9, (3, columns)).astype(np.float32)
+        result = np.zeros(3, np.float32)
+        _cpu(kernel, (3, 1, 1), (64, 1, 1), (data, result))
+        assert np.array_equal(result, data.sum(1)), columns
+
+
+def test_loops_over_the_same_elements_ask_for_nothing():
+    """Thread t's element k is thread t + 1's element k - 1: what comes next is there already."""
+    kernel = function(
+        (x, out), assign(a, 0), loop(0, N, 1, plus(a, load(x, op("add", thread(), ir.Read(k))))),
+        ir.Barrier(), store(out, grid(), ir.Read(a)), block=(64, 1, 1),
+    )  # fmt: skip
+    assert "prefetch" not in BACKEND.emit(kernel, BACKEND.target("cpu")).text

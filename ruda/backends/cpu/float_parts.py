@@ -71,12 +71,15 @@ def nextafter(x: Value, y: Value) -> Value:
 
 
 def minimum(x: Value, y: Value) -> Value:
-    """The lesser; NaN if there is one. Of equals the first, as NumPy."""
-    return select((x <= y) | x.compare("!=", x), x, y)
+    """The lesser; NaN if there is one. Of equals the first, as NumPy.
+
+    In a reduction x is what was found so far: all that does not wait for it is asked of y.
+    """
+    return select((y < x) | y.compare("!=", y), y, x)
 
 
 def maximum(x: Value, y: Value) -> Value:
-    return select((x >= y) | x.compare("!=", x), x, y)
+    return select((y > x) | y.compare("!=", y), y, x)
 
 
 def fmin(x: Value, y: Value) -> Value:

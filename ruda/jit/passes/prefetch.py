@@ -1,9 +1,10 @@
-"""Ask early for the memory of the next rounds, where rounds are far apart.
+"""Ask early for the memory of the next rounds.
 
 A processor sees ahead within a page. A loop that goes through memory in steps of a grid finds
-nothing of its next round in the caches and waits at the start of every page. Here the threads of a
-round ask, cache line by cache line, for what they will load a round later. Asking is a hint: it
-neither faults nor changes what is computed.
+nothing of its next round in the caches, and one that goes straight on waits at the start of every
+page. Here the threads of a round ask, cache line by cache line, for what they will load a round
+later, or a page further on if rounds are shorter than that. Asking is a hint: it neither faults nor
+changes what is computed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def prefetch_rounds(function: Function) -> Function:
     names = Names(function)
 
     def change(s: ir.Statement) -> ir.Statement:
-        if isinstance(s, For) and _far(s.step):
+        if isinstance(s, For):
             body = _threads(s, s.body, names)
             return s if body is s.body else replace(s, body=body)
         return s
@@ -47,7 +48,9 @@ def _threads(rounds: For, body: Body, names: Names) -> Body:
     for s in body:
         match s:
             case For(start=Const(0), stop=Const(count), step=Const(1)) if (
-                count >= THREADS and count % THREADS == 0
+                count >= THREADS
+                and count % THREADS == 0
+                and (not isinstance(rounds.step, Const) or rounds.step.value >= count)
             ):
                 s = _asking(rounds, s, names) or s
             case For(step=Const(1)):  # rows of threads
@@ -61,18 +64,23 @@ def _asking(rounds: For, threads: For, names: Names) -> For | None:
     if not found or len(found) > STREAMS:
         return None
     some = names.index(f"{threads.variable.name}_some")
+    far = _far(rounds.step)
     asks: list[ir.Statement] = []
     for load in found:
         assert isinstance(load.array.dtype, DType)
         size = load.array.dtype.itemsize
         for k in range(0, THREADS, max(1, LINE // size)):
             thread = op("add", Read(some), index(k))
-            further = op("add", Read(rounds.variable), rounds.step)
-            at = _put(load.indices[0], {threads.variable: thread, rounds.variable: further})
-            asks.append(Asm("cpu", "prefetch", (replace(load, indices=(at,)),), place=load.place))
+            ahead = rounds.step if far else index(PAGE // size)
+            further = op("add", Read(rounds.variable), ahead)
+            last = _put(load.indices[-1], {threads.variable: thread, rounds.variable: further})
+            at = (*load.indices[:-1], last)
+            asks.append(Asm("cpu", "prefetch", (replace(load, indices=at),), place=load.place))
     more = op("lt", Read(rounds.variable), op("sub", rounds.stop, rounds.step))
     mine = replace(threads, start=Read(some), stop=op("add", Read(some), index(THREADS)))
-    body: Body = (If(more, tuple(asks), place=threads.place), mine)
+    # Beyond the end of what goes straight on lies what comes next, most likely.
+    asked: Body = (If(more, tuple(asks), place=threads.place),) if far else tuple(asks)
+    body: Body = (*asked, mine)
     return For(some, threads.start, threads.stop, index(THREADS), body, place=threads.place)
 
 
@@ -80,29 +88,36 @@ def _streams(rounds: For, threads: For) -> list[Load]:
     """Loads next to those of the neighbouring thread, with indices in terms of both loops."""
     inside = {v for s in ir.statements(threads.body) for v in ir.written(s)}
     now: dict[Variable, Expr] = {}
-    found: dict[tuple[ir.Array, Expr], Load] = {}
+    found: dict[tuple[ir.Array, tuple[Expr, ...]], Load] = {}
     for s in threads.body:
         if ir.bodies(s):
             return []
         for e in (inner for outer in ir.expressions(s) for inner in ir.walk(outer)):
             if not isinstance(e, Load) or not _plain(e):
                 continue
-            at = _put(e.indices[0], now)
-            reads = {r.variable for r in ir.walk(at) if isinstance(r, Read)}
-            if reads & inside or any(isinstance(r, Load) for r in ir.walk(at)):
+            at = tuple(_put(i, now) for i in e.indices)
+            parts = [part for i in at for part in ir.walk(i)]
+            reads = {r.variable for r in parts if isinstance(r, Read)}
+            if reads & inside or any(isinstance(r, Load) for r in parts):
                 continue
-            if coefficient(at, threads.variable, {}) == coefficient(at, rounds.variable, {}) == 1:
-                found[e.array, at] = replace(e, indices=(at,))
+            if all(_goes_along(at, v) for v in (threads.variable, rounds.variable)):
+                found[e.array, at] = replace(e, indices=at)
         if isinstance(s, Assign):
             now[s.variable] = _put(s.value, now)
     return list(found.values())
+
+
+def _goes_along(at: tuple[Expr, ...], variable: Variable) -> bool:
+    """Whether the next value of a variable means the next element."""
+    *outer, last = at
+    still = not any(coefficient(i, variable, {}) for i in outer)
+    return still and coefficient(last, variable, {}) == 1
 
 
 def _plain(load: Load) -> bool:
     array = load.array
     return (
         array.space == "global"
-        and array.ndim == 1
         and array.layout == "C"
         and array.aligned
         and load.field is None
