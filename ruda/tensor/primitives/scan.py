@@ -22,6 +22,7 @@ from ruda.jit.language import (
     blockIdx,
     constexpr,
     grid,
+    gridDim,
     local,
     shared,
     syncthreads,
@@ -213,7 +214,7 @@ def scan_chunks(x, totals, out, chunk, block: constexpr, items: constexpr, wide:
     kept = local.array(items, wide)
     t = threadIdx.x
     n = x.shape[1]
-    parts = (n + chunk - 1) // chunk
+    parts = gridDim.x // x.shape[0]
     line = blockIdx.x // parts
     part = blockIdx.x % parts
     carry = wide(identity)
@@ -222,11 +223,14 @@ def scan_chunks(x, totals, out, chunk, block: constexpr, items: constexpr, wide:
             carry = combine(carry, totals[line, k], how)
         carry = block_total(carry, partial, block, how)
     for start in range(part * chunk, min((part + 1) * chunk, n), block * items):
-        for k in unroll(range(items)):
-            place = k * block + t  # what follows the end changes nothing before it
-            kept[k] = wide(x[line, min(start + place, n - 1)])
-        for k in unroll(range(items)):
-            own[k * block + t] = kept[k]
+        if start + block * items <= n:  # a whole tile: no element is tested
+            for k in unroll(range(items)):
+                kept[k] = wide(x[line, start + k * block + t])
+            for k in unroll(range(items)):
+                own[k * block + t] = kept[k]
+        else:
+            for place in range(t, block * items, block):
+                own[place] = wide(x[line, min(start + place, n - 1)])  # changes nothing before it
         syncthreads()
         total = wide(identity)
         for k in unroll(range(items)):
@@ -242,9 +246,11 @@ def scan_chunks(x, totals, out, chunk, block: constexpr, items: constexpr, wide:
             if not exclusive:
                 own[t * items + k] = total
         syncthreads()
-        for k in unroll(range(items)):
-            place = k * block + t
-            if start + place < n:
+        if start + block * items <= n:
+            for k in unroll(range(items)):
+                out[line, start + k * block + t] = out.dtype.type(own[k * block + t])
+        else:
+            for place in range(t, n - start, block):
                 out[line, start + place] = out.dtype.type(own[place])
         syncthreads()
 
