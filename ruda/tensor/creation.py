@@ -173,15 +173,17 @@ def eye(
 
 def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
     """The matrix with zeros above its k-th diagonal."""
-    return _triangle(x, lambda i, j: j <= i + k)
+    return _triangle("tril", x, lambda i, j: j <= i + k)
 
 
 def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
     """The matrix with zeros below its k-th diagonal."""
-    return _triangle(x, lambda i, j: j >= i + k)
+    return _triangle("triu", x, lambda i, j: j >= i + k)
 
 
-def _triangle(x: Tensor, kept: Any) -> Tensor:
+def _triangle(name: str, x: Tensor, kept: Any) -> Tensor:
+    if x.ndim < 2:
+        raise ShapeError(f"`{name}` is of matrices, not of shape {x.shape}")
     n, m = x.shape[-2:]
     mask = asarray(kept(np.arange(n)[:, None], np.arange(m)), device=x.device)
     zero = full((), 0, dtype=x.dtype, device=x.device)
@@ -484,11 +486,14 @@ def mean(x: Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
 def var(
     x: Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False
 ) -> Tensor:
-    """The mean of the squared distances from the mean; `correction` is taken from the count."""
+    """The mean of the squared distances from the mean; `correction` is taken from the count.
+
+    That of complex numbers is real.
+    """
     axes = as_axes(axis, x.ndim)
     count = math.prod(x.shape[a] for a in axes)
     away = x - mean(x, axis=axes, keepdims=True)
-    total = function("sum")(away * away, axis=axes, keepdims=keepdims)
+    total = function("sum")(squared_size(away), axis=axes, keepdims=keepdims)
     return total / max(float(count) - correction, 0.0)
 
 
@@ -497,6 +502,14 @@ def std(
 ) -> Tensor:
     """The square root of `var`."""
     return function("sqrt")(var(x, axis=axis, correction=correction, keepdims=keepdims))
+
+
+def squared_size(x: Tensor) -> Tensor:
+    """The squares of numbers; of complex ones those of their absolute values."""
+    if x.dtype.kind != "complex":
+        return x * x
+    real, imag = function("real")(x), function("imag")(x)
+    return real * real + imag * imag
 
 
 def count_nonzero(x: Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:

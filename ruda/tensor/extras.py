@@ -28,6 +28,7 @@ from ruda.tensor.creation import (
     mean,
     moveaxis,
     result_type,
+    squared_size,
     squeeze,
 )
 from ruda.tensor.linalg import diagonal
@@ -310,7 +311,7 @@ def nanvar(
     """The variance of the elements that are not NaN."""
     away = x - nanmean(x, axis=axis, keepdims=True)
     left = t.maximum(_count(x, axis) - correction, 0.0)
-    found = nansum(away * away, axis=axis, keepdims=True) / left
+    found = nansum(squared_size(away), axis=axis, keepdims=True) / left
     return found if keepdims else squeeze(found, as_axes(axis, x.ndim))
 
 

@@ -284,6 +284,22 @@ def test_numpys_other_functions_are_refused_by_name(name):
         call(ruda.ones(3), ruda.ones(3), 1)
 
 
+def test_variances_of_complex_numbers_are_real(rng, device):
+    z = (rng.normal(size=(3, 5)) + 1j * rng.normal(size=(3, 5))).astype("c8")
+    x = ruda.asarray(z, device=device)
+    close(ruda.var(x, axis=1), np.var(z, axis=1))
+    close(ruda.std(x), np.std(z))
+    z[0, 0] = np.nan
+    close(ruda.nanvar(ruda.asarray(z, device=device), axis=1), np.nanvar(z, axis=1))
+    close(x.std(axis=0), np.std(x.numpy(), axis=0))
+
+
+@pytest.mark.parametrize("name", ["tril", "triu"])
+def test_triangles_are_of_matrices(name):
+    with pytest.raises(ruda.errors.ShapeError, match=rf"`{name}` is of matrices, not of.*\(3,\)"):
+        getattr(ruda, name)(ruda.ones(3))
+
+
 def test_a_method_takes_one_axis_without_its_name():
     with pytest.raises(TypeError, match="takes an axis"):
         ruda.ones((2, 2)).sum(0, 1)

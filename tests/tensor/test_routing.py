@@ -5,6 +5,8 @@ import pytest
 
 import ruda
 from ruda.errors import GradientError
+from ruda.tensor.ops import OPS
+from ruda.tensor.routing import BY_NUMPY_ALONE, MADE_OF, REFUSED
 
 
 @ruda.elementwise(gradient=lambda g, y, x, n: (ruda.where(x > 0, g, 0.1 * g), None))
@@ -94,6 +96,82 @@ def test_the_host_computes_what_others_do_not(device):
         else:
             with pytest.raises(ruda.errors.DeviceError):
                 call(x)
+
+
+POINTS = np.array([[2, 1], [1, 3]])
+INDICES = np.array([0, 1, 0])
+# How functions that are no rows are called on a square matrix x and a vector v; the others on x.
+CALLS = {
+    **dict.fromkeys(
+        ["allclose", "array_equal", "dot", "inner", "isclose", "isin", "kron", "linalg.lstsq",
+         "linalg.matmul", "linalg.solve", "linalg.tensordot", "linalg.vecdot", "matmul", "outer",
+         "tensordot", "vecdot"], lambda f, x, v: f(x, x)),
+    **dict.fromkeys(["convolve", "linalg.outer", "searchsorted"], lambda f, x, v: f(v, v)),
+    **dict.fromkeys(["cross", "linalg.cross"], lambda f, x, v: f(v[:3], v[1:])),
+    **dict.fromkeys(["cumulative_sum", "cumulative_prod", "cummax", "cummin", "unstack"],
+                    lambda f, x, v: f(x, axis=0)),
+    **dict.fromkeys(["nanquantile", "quantile"], lambda f, x, v: f(x, 0.5)),
+    **dict.fromkeys(["nanpercentile", "percentile"], lambda f, x, v: f(x, 50)),
+    **dict.fromkeys(["argpartition", "pad", "partition", "repeat", "roll", "topk", "split"],
+                    lambda f, x, v: f(x, 1)),
+    **dict.fromkeys(["concat", "hstack", "stack", "vstack"], lambda f, x, v: f([x, x])),
+    "bincount": lambda f, x, v: f(v), "einsum": lambda f, x, v: f("ij,jk->ik", x, x),
+    "interp": lambda f, x, v: f(v, v[::-1][:2], v[:2]), "tile": lambda f, x, v: f(x, (2, 1)),
+    "linalg.matrix_power": lambda f, x, v: f(x, 2), "moveaxis": lambda f, x, v: f(x, 0, 1),
+    "permute_dims": lambda f, x, v: f(x, (1, 0)), "reshape": lambda f, x, v: f(x, (4,)),
+    "scatter": lambda f, x, v: f(v, ruda.asarray(INDICES, device=x.device), v[:3]),
+    "swapaxes": lambda f, x, v: f(x, 0, 1), "expand_dims": lambda f, x, v: f(x),
+    "squeeze": lambda f, x, v: f(x[None], 0), "broadcast_to": lambda f, x, v: f(v, (2, 4)),
+    "take": lambda f, x, v: f(v, ruda.asarray(INDICES, device=x.device)),
+    "take_along_axis": lambda f, x, v: f(x, ruda.asarray([[0], [1]], device=x.device), axis=1),
+    "segmented_scan": lambda f, x, v: f(v, ruda.asarray([1, 0, 1, 0], device=x.device) > 0),
+}  # fmt: skip
+WITHOUT_NUMBERS = {  # tools, dtypes, and what makes tensors of no tensor
+    "Tensor", "arange", "asarray", "astype", "bool", "broadcast_arrays", "broadcast_shapes",
+    "can_cast", "checkpoint", "compile", "custom_vjp", "detect_anomaly", "device_of", "e",
+    "elementwise", "empty", "empty_like", "eye", "fft", "finfo", "from_dlpack", "full", "full_like",
+    "geomspace", "grad", "gradcheck", "hessian", "hvp", "iinfo", "inf", "isdtype", "jacobian",
+    "jvp", "linalg", "linspace", "load", "logspace", "meshgrid", "nan", "newaxis", "no_grad",
+    "ones", "ones_like", "pi", "realize", "result_type", "save", "savez", "stop_gradient",
+    "supports", "value_and_grad", "vjp", "zeros", "zeros_like", "fft.fftfreq", "fft.rfftfreq",
+}  # fmt: skip
+SPACES = {"": ruda.tensor, "linalg.": ruda.linalg, "fft.": ruda.fft}
+FUNCTIONS = {
+    n + k: getattr(space, k)
+    for n, space in SPACES.items()
+    for k in (space.FUNCTIONS if n == "fft." else space.__all__)
+    if n + k not in WITHOUT_NUMBERS and k not in OPS
+}
+
+
+def works(name, dtype, device):
+    x = ruda.asarray(POINTS, device="cpu").astype(dtype)
+    x = (x if dtype != "bool" else ruda.eye(2, dtype="bool")).to_device(device)
+    call = CALLS.get(name, lambda f, x, v: f(x))
+    try:
+        found = call(FUNCTIONS[name], x, ruda.reshape(x, (4,)))
+        for part in found if isinstance(found, tuple | list) else [found]:
+            assert isinstance(part, bool) or part.numpy() is not None
+    except (ruda.errors.DTypeError, ruda.errors.DeviceError):
+        return False
+    except ruda.errors.ShapeError as error:  # a word of the dtype is one of these, too
+        assert dtype in str(error)
+        return False
+    return True
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float16", "float32", "complex64"])
+def test_what_is_supported_is_computed_and_nothing_else(dtype):
+    said = {name: ruda.supports(name, dtype, "cpu") for name in FUNCTIONS}
+    assert said == {name: works(name, dtype, "cpu") for name in FUNCTIONS}
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int32", "float16", "float32", "complex64"])
+def test_what_is_supported_on_devices(dtype, device):
+    names = sorted({*REFUSED["complex"], *REFUSED["bool"], *BY_NUMPY_ALONE, *MADE_OF})
+    names = [next(p + n for p in SPACES if p + n in FUNCTIONS) for n in names] + ["linalg.inv"]
+    said = {name: ruda.supports(name, dtype, device) for name in names}
+    assert said == {name: works(name, dtype, device) for name in names}
 
 
 def test_work_goes_from_device_to_device_and_back(device, rng):
