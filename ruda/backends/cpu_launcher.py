@@ -370,13 +370,17 @@ def _method() -> _MethodDef | None:
     return _MethodDef(b"launch", addresses["launcher"], FASTCALL_WITH_KEYWORDS, None)
 
 
-def builtins(text: str, names: Sequence[str], values: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """Functions of IR text as builtins of positional arguments, its variables filled with objects;
-    None where the layout of objects is not known. The code is never unloaded."""
+def builtins(
+    text: str, names: Sequence[str], values: Mapping[str, Any], methods: Mapping[str, type]
+) -> tuple[Any, ...] | None:
+    """Functions of IR text as builtins of positional arguments, and some as methods of classes, its
+    variables filled with objects; None where the layout of objects is not known. The code is never
+    unloaded."""
     addresses = natives(text, values)
     if addresses is None:
         return None
-    return tuple(new_builtin(addresses[name], name) for name in names)
+    plain = [new_builtin(addresses[name], name) for name in names]
+    return (*plain, *(new_method(kind, addresses[name], name) for name, kind in methods.items()))
 
 
 def natives(text: str, values: Mapping[str, Any]) -> dict[str, int] | None:
@@ -402,13 +406,15 @@ def new_builtin(address: int, name: str, own: tuple[Any, ...] | None = None) -> 
 
 
 def new_method(kind: type, address: int, name: str) -> Any:
-    """A method of a class's objects that takes nothing else."""
-    return _new_descriptor(kind, ctypes.addressof(_method_of(address, name, NOTHING)))
+    """A method of a class's objects that takes nothing else, in place of the class's."""
+    text = f"{name}($self, /)\n--\n\n{getattr(kind, name).__doc__ or ''}"
+    method = _method_of(address, name, NOTHING, text)
+    return _new_descriptor(kind, ctypes.addressof(method))
 
 
 @functools.cache
-def _method_of(address: int, name: str, flags: int) -> _MethodDef:
-    found = _MethodDef(name.encode(), address, flags, None)
+def _method_of(address: int, name: str, flags: int, text: str | None = None) -> _MethodDef:
+    found = _MethodDef(name.encode(), address, flags, text.encode() if text else None)
     _keep_forever(found)  # CPython refers to it
     return found
 

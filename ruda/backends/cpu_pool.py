@@ -147,6 +147,9 @@ def _object_code(source: str, machine: Any) -> Entry:
     from ruda.jit.cache import Entry
 
     module = llvm.parse_assembly(source)
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_always_inliner_pass()  # of reading a field, a call takes most of the time
+    passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(0)))
     needed = [f.name for f in module.functions if f.is_declaration]
     made = [f for f in module.functions if not f.is_declaration] + [*module.global_variables]
     return Entry(

@@ -398,9 +398,8 @@ def alone(n: Node) -> bool:
         if any(type(i) is Node and i.value is None for i in inputs):
             return False
         kind = (row, *[graph.form_of(i) if type(i) is Node else type(i) for i in inputs])
-    try:
-        found = _alone[1][kind]
-    except KeyError:
+    found = _alone[1].get(kind, kind)
+    if found is kind:  # nothing yet
         return first_alone(n, kind)
     if found is None:
         return False

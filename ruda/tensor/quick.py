@@ -1,12 +1,12 @@
 """Replace what runs for every recorded op by builtins of CPython, once a compiler is there.
 
-Four functions of this package are small, run all the time and do nothing that Python is needed
+Five functions of this package are small, run all the time and do nothing that Python is needed
 for: `tensor.record` and `tensor.fresh`, which make the objects of a recorded op, `program.gather`,
-which looks at all that waits, and `execute.read`, where ufuncs of arrays that are alike compute it
-all, or on another device one launch that is known (`execute.alone`); what else there is to read
-goes to Python. `quick.ll` has them in native code. `install` puts those in place of the ones in
-Python when the first kernel was made, if LLVM is loaded by then, or when many ops have run; where
-the layout of objects is not known (PyPy, free-threaded CPython) nothing changes.
+which looks at all that waits, and `execute.read` with `Tensor.buffer`, where ufuncs of arrays that
+are alike compute it all, or on another device one launch that is known (`execute.alone`); what else
+there is to read goes to Python. `quick.ll` has them in native code. `install` puts those in place
+of the ones in Python when the first kernel was made, if LLVM is loaded by then, or when many ops
+have run; where the layout of objects is not known (PyPy, free-threaded CPython) nothing changes.
 """
 
 from __future__ import annotations
@@ -57,9 +57,12 @@ def _install() -> None:
         "verify_name": "verify", "warnings": execute.WARNINGS, "quiet": execute.QUIET,
         "acquire": execute._lock.acquire, "release": execute._lock.release,
         "by_python": execute.read, "ops": execute._alone,
+        "tracing": graph.tracing, "current_name": "current",
+        "buffer_by_python": tensor.Tensor.buffer,
     }  # fmt: skip
-    made = backend.builtins(string.Template(text).substitute(constants), names, values)
+    methods = {"buffer": tensor.Tensor}
+    made = backend.builtins(string.Template(text).substitute(constants), names, values, methods)
     if made is not None:
-        tensor.fresh, tensor.record, program.gather, read = made
+        tensor.fresh, tensor.record, program.gather, read, buffer = made
         if execute.WARNINGS is not None:
-            execute.read = read
+            execute.read, tensor.Tensor.buffer = read, buffer  # type: ignore[method-assign]

@@ -44,31 +44,31 @@ declare ptr @PyFrame_GetGlobals(ptr)
 declare i32 @PyFrame_GetLasti(ptr)
 declare double @llvm.fabs.f64(double)
 
-define internal ptr @get(ptr %object, i64 %offset) {
+define internal ptr @get(ptr %object, i64 %offset) alwaysinline {
   %at = getelementptr i8, ptr %object, i64 %offset
   %value = load ptr, ptr %at
   ret ptr %value
 }
 
-define internal i64 @word(ptr %object, i64 %offset) {
+define internal i64 @word(ptr %object, i64 %offset) alwaysinline {
   %at = getelementptr i8, ptr %object, i64 %offset
   %value = load i64, ptr %at
   ret i64 %value
 }
 
-define internal i32 @half(ptr %object, i64 %offset) {
+define internal i32 @half(ptr %object, i64 %offset) alwaysinline {
   %all = call i64 @word(ptr %object, i64 %offset)
   %value = trunc i64 %all to i32
   ret i32 %value
 }
 
 ; A field of a new object; `give` is for values that nobody else will let go of.
-define internal void @give(ptr %object, i64 %offset, ptr %value) {
+define internal void @give(ptr %object, i64 %offset, ptr %value) alwaysinline {
   %at = getelementptr i8, ptr %object, i64 %offset
   store ptr %value, ptr %at
   ret void
 }
-define internal void @put(ptr %object, i64 %offset, ptr %value) {
+define internal void @put(ptr %object, i64 %offset, ptr %value) alwaysinline {
   call void @Py_IncRef(ptr %value)
   call void @give(ptr %object, i64 %offset, ptr %value)
   ret void

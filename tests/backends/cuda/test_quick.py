@@ -144,6 +144,44 @@ def described(out):
     ]  # fmt: skip
 
 
+def test_many_kinds_in_turn(fake, letters):
+    """Kinds that push each other out of what is kept of the last ones."""
+    sources = [tensors(2, 3, n=n) for n in range(20, 60)]
+    ops = [lambda a, b: a + b, lambda a, b: a * b, lambda a, b: -a, lambda a, b: a - 1.0]
+    made = [(op, *s) for s in sources for op in ops]
+    for op, a, b in made * 2:
+        op(a, b).buffer()
+    python = execute.alone
+    execute.alone = lambda n: pytest.fail("by Python")
+    try:
+        for op, a, b in made:
+            fake.launches.clear()
+            out = op(a, b).buffer()
+            assert out.shape == a.shape and len(fake.launches) == 1
+            assert fake.launches[0]["code"] and out.dtype == np.float32
+    finally:
+        execute.alone = python
+
+
+def test_buffers_of_views_and_of_traced_functions(fake):
+    """What `Tensor.buffer` leaves to Python: views, and what a trace takes down."""
+    assert type(ruda.Tensor.buffer).__name__ == "method_descriptor"
+    assert "memory" in ruda.Tensor.buffer.__doc__
+    a, b = tensors(2, 3)
+    whole = warm(lambda: a + b)
+    part = (a + b)[10:20].buffer()
+    assert part.shape == (10,) and whole.shape == (N,)
+    assert a[::2].buffer().strides == (8,)
+
+    @ruda.compile
+    def several(x, y):
+        z = x + y
+        return z * ruda.sum(z)
+
+    for _ in range(3):
+        assert several(a, b).buffer().shape == (N,)
+
+
 def computing(fake, letters):
     """Make the fake driver add."""
 
