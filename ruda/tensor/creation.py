@@ -45,11 +45,12 @@ from ruda.tensor.tensor import (
 
 
 def as_shape(shape: Any) -> tuple[int, ...]:
-    """A shape given as a number, tuple or list.
+    """A shape given as a number, tuple, list or array of NumPy's.
 
     >>> as_shape([2, 3]), as_shape(4)
     ((2, 3), (4,))
     """
+    shape = shape.tolist() if isinstance(shape, np.ndarray) else shape
     items = shape if isinstance(shape, tuple | list) else (shape,)
     out = tuple(operator.index(n) for n in items)
     if any(n < 0 for n in out):

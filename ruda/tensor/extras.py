@@ -19,7 +19,7 @@ import numpy as np
 from ruda import dtypes
 from ruda.dtypes import default_float
 from ruda.errors import DTypeError, ShapeError
-from ruda.tensor import creation, linalg, signal
+from ruda.tensor import creation, graph, indexing, linalg, signal
 from ruda.tensor.creation import (
     as_shape,
     concat,
@@ -320,6 +320,39 @@ def nanstd(
 ) -> Tensor:
     """The square root of `nanvar`."""
     return t.sqrt(nanvar(x, axis=axis, correction=correction, keepdims=keepdims))
+
+
+def nanargmax(x: Tensor, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """Where the greatest element is that is not NaN: an error where there is none.
+
+    >>> import ruda
+    >>> ruda.nanargmax(ruda.asarray([ruda.nan, 1.0, 2.0])).item()
+    2
+    """
+    found: Tensor = _nan_place("nanargmax", indexing.argmax, -math.inf, x, axis, keepdims)
+    return found
+
+
+def nanargmin(x: Tensor, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """Where the least element is that is not NaN: an error where there is none."""
+    found: Tensor = _nan_place("nanargmin", indexing.argmin, math.inf, x, axis, keepdims)
+    return found
+
+
+@graph.step
+def _nan_place(
+    name: str, place: Any, instead: float, x: Tensor, axis: int | None, keepdims: bool
+) -> Any:
+    if x.dtype.kind != "float":
+        return place(x, axis=axis, keepdims=keepdims)
+    is_nan = t.isnan(x.detach())
+    if bool(t.any(t.all(is_nan, axis=axis))):
+        raise ValueError(f"`{name}`: there is nothing but NaN along axis {axis}")
+    x = x.detach()
+    found = place(t.where(is_nan, instead, x), axis=axis, keepdims=keepdims)
+    # Beside nothing but the infinity that stands for it, NaN would be found.
+    lost = t.all(is_nan | (x == instead), axis=axis, keepdims=keepdims)
+    return t.where(lost, indexing.argmin(is_nan, axis=axis, keepdims=keepdims), found)
 
 
 METHODS = ("linear", "lower", "higher", "midpoint", "nearest")
@@ -751,7 +784,8 @@ def _written(file: str | os.PathLike[str], suffix: str, write: Any) -> None:
 __all__ = [
     "allclose", "array_equal", "average", "convolve", "corrcoef", "cov", "cross", "diag", "dot",
     "einsum", "geomspace", "hstack", "inner", "interp", "isclose", "kron", "load", "logspace",
-    "logsumexp", "median", "nan_to_num", "nanmax", "nanmean", "nanmedian", "nanmin",
+    "logsumexp", "median", "nan_to_num", "nanargmax", "nanargmin", "nanmax", "nanmean", "nanmedian",
+    "nanmin",
     "nanpercentile", "nanprod", "nanquantile", "nanstd", "nansum", "nanvar", "outer", "pad",
     "percentile", "quantile", "ravel", "save", "savez", "split", "swapaxes", "trace", "trapezoid",
     "vstack",

@@ -660,7 +660,11 @@ def _offsets(found: Choice, device: str) -> Tensor:
 
 
 def _numpy_index(items: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(np.asarray(i) if isinstance(i, Tensor | list) else i for i in items)
+    arrays = (np.asarray(i) if isinstance(i, Tensor | list) else i for i in items)
+    return tuple(
+        a.astype(np.intp) if isinstance(i, list) and not a.size else a
+        for i, a in zip(items, arrays, strict=True)
+    )
 
 
 def scattered(g: Tensor, x: Tensor, items: tuple[Any, ...]) -> Tensor:

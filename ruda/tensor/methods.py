@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 
 from ruda.tensor import indexing, ordering
-from ruda.tensor.creation import matrix_transpose, mean, permute_dims, squeeze, std, var
+from ruda.tensor.creation import (
+    matrix_transpose,
+    mean,
+    permute_dims,
+    squeeze,
+    std,
+    var,
+    zeros_like,
+)
 from ruda.tensor.extras import dot, ravel, swapaxes, trace
 from ruda.tensor.launches import launch_on_tensors
 from ruda.tensor.linalg import diagonal
@@ -141,6 +149,16 @@ def _share(x: Any, y: Any, max_work: Any = None) -> bool:
     return x._storage is y._storage if alike else np.may_share_memory(np.asarray(x), np.asarray(y))
 
 
+def _cumulative(call: Callable[..., Any]) -> Callable[..., Any]:
+    def along(a: Tensor, axis: int | None = None, dtype: Any = None) -> Tensor:
+        """NumPy's sums and products so far: without an axis, of all elements."""
+        if axis is None:
+            a, axis = ravel(a), 0
+        return call(a, axis=axis, dtype=dtype)  # type: ignore[no-any-return]
+
+    return along
+
+
 # NumPy's questions about arrays, and functions that the standard has under other forms.
 ABOUT: dict[Any, Callable[..., Any]] = {
     np.ndim: lambda a: a.ndim,
@@ -150,6 +168,11 @@ ABOUT: dict[Any, Callable[..., Any]] = {
     np.isrealobj: lambda x: x.dtype.kind != "complex",
     np.may_share_memory: _share,
     np.unique: _unique,
+    np.copy: lambda a, order="K", subok=False: copy_of(a),
+    np.cumsum: _cumulative(ordering.cumulative_sum),
+    np.cumprod: _cumulative(ordering.cumulative_prod),
+    np.imag: lambda val: val.imag if val.dtype.kind == "complex" else zeros_like(val),
+    np.squeeze: _squeeze,
     np.atleast_1d: lambda *xs: _at_least(xs, 1),
     np.atleast_2d: lambda *xs: _at_least(xs, 2),
 }
@@ -163,8 +186,8 @@ def _at_least(values: tuple[Any, ...], ndim: int) -> Any:
 
 POSITIONAL_AXIS = {
     "concat", "count_nonzero", "cumulative_prod", "cumulative_sum", "expand_dims", "flip",
-    "median", "nanmax", "nanmean", "nanmin", "nanstd", "nansum", "nanvar", "sort",
-    "squeeze", "stack",
+    "median", "nanargmax", "nanargmin", "nanmax", "nanmean", "nanmin", "nanstd", "nansum", "nanvar",
+    "sort", "squeeze", "stack",
 }  # fmt: skip
 NO_ROW = OPS["add"]
 

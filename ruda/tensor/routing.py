@@ -38,8 +38,8 @@ REFUSED: dict[str, set[str]] = {
     "float": {"bincount"},
     "complex": {
         "argmax", "argmin", "bincount", "cummax", "cummin", "histogram", "ihfft", "interp",
-        "logsumexp", "median", "nanmax", "nanmedian", "nanmin", "nanpercentile", "nanquantile",
-        "percentile", "quantile", "rfft", "rfftn",
+        "logsumexp", "median", "nanargmax", "nanargmin", "nanmax", "nanmedian", "nanmin",
+        "nanpercentile", "nanquantile", "percentile", "quantile", "rfft", "rfftn",
     },
 }  # fmt: skip
 BY_NUMPY_ALONE = {"isin", "searchsorted"}  # of complex numbers, which have no order

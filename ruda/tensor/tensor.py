@@ -240,6 +240,10 @@ class Tensor:
             raise TypeError("a tensor without axes cannot be iterated over")
         return (self[k] for k in range(self.shape[0]))
 
+    def __contains__(self, value: Any) -> bool:
+        """Whether an element is equal to a number."""
+        return bool(t.any(self == value))
+
     def __repr__(self) -> str:
         numbers = memory.to_host(self.buffer())
         if self.dtype.name == "bfloat16":  # which NumPy would show as if they were integers
@@ -328,10 +332,22 @@ class Tensor:
         return sys.modules["ruda"]
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        import ruda.tensor
+
         name = NUMPY_NAMES.get(ufunc.__name__, ufunc.__name__)
-        if method != "__call__" or options or name not in OPS:
-            raise TypeError(f"np.{ufunc.__name__} of ruda tensors: use ruda.{name}, or np.asarray")
-        return function(name)(*(asarray(i) if isinstance(i, np.ndarray) else i for i in inputs))
+        there = name in ruda.tensor.__all__
+        if method != "__call__" or options or not there:
+            called = f"np.{ufunc.__name__}" + (f".{method}" if method != "__call__" else "")
+            ours = method == "__call__" and there
+            instead = f"use ruda.{name}, or" if ours else "ruda has no function of that name;"
+            named = f" with {', '.join(options)}" if options else ""
+            raise TypeError(
+                f"`{called}` of ruda tensors{named}: {instead} "
+                "`np.asarray(x)` gives it NumPy's arrays"
+            )
+        place = self.device
+        given = (asarray(i, device=place) if isinstance(i, np.ndarray) else i for i in inputs)
+        return getattr(ruda.tensor, name)(*given)
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> Tensor:
         """The tensor on another device; itself if it is there.

@@ -163,7 +163,7 @@ TESTS = {  # of bools or integers, whatever they are given
     "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
     "bitwise_xor", "count_nonzero", "equal", "greater", "greater_equal", "isclose", "isfinite",
     "isin", "isinf", "isnan", "less", "less_equal", "logical_and", "logical_not", "logical_or",
-    "logical_xor", "nonzero", "not_equal", "searchsorted", "signbit",
+    "logical_xor", "nanargmax", "nanargmin", "nonzero", "not_equal", "searchsorted", "signbit",
 }  # fmt: skip
 REFUSED = {
     "from_dlpack": lambda x: ruda.tensor.from_dlpack(x),

@@ -284,6 +284,40 @@ def test_numpys_other_functions_are_refused_by_name(name):
         call(ruda.ones(3), ruda.ones(3), 1)
 
 
+def test_places_of_extremes_without_nan(rng, device):
+    a = rng.normal(size=(4, 5)).astype("f4")
+    a[0, 1] = a[2, :4] = a[3, 3] = np.nan
+    x = ruda.asarray(a, device=device)
+    for name in ("nanargmax", "nanargmin"):
+        ours, numpys = getattr(ruda, name), getattr(np, name)
+        for axis in (None, 0, 1):
+            assert ours(x, axis=axis).tolist() == numpys(a, axis=axis).tolist()
+            assert (
+                ours(x, axis=axis, keepdims=True).shape == numpys(a, axis=axis, keepdims=True).shape
+            )
+        assert numpys(x, 0).tolist() == numpys(a, 0).tolist()
+        with pytest.raises(ValueError, match=f"`{name}`: there is nothing but NaN along axis 1"):
+            ours(x[:3, :4], axis=1)
+    infinite = ruda.asarray(np.array([np.nan, -np.inf, np.inf], "f4"), device=device)
+    assert ruda.nanargmax(infinite[:2]).item() == 1 == ruda.nanargmin(infinite[::2]).item()
+    assert ruda.nanargmax(ruda.asarray([3, 5, 1], device=device)).item() == 1
+
+
+def test_numpys_functions_that_have_other_rules(device):
+    a = np.array([[[1, 2]], [[3, 4]]], "f4")
+    x = ruda.asarray(a, device=device)
+    calls = [
+        np.cumsum, np.cumprod, np.squeeze, np.copy, np.imag, lambda x: np.cumsum(x, 0),
+        lambda x: np.squeeze(x, 1), lambda x: np.cumsum(x, axis=2, dtype="float32"),
+    ]  # fmt: skip
+    for call in calls:
+        found = call(x)
+        assert isinstance(found, ruda.Tensor) and found.device == x.device
+        np.testing.assert_array_equal(found.numpy(), call(a))
+    np.copy(x)[0] = 9
+    assert x[0, 0, 0].item() == 1
+
+
 def test_variances_of_complex_numbers_are_real(rng, device):
     z = (rng.normal(size=(3, 5)) + 1j * rng.normal(size=(3, 5))).astype("c8")
     x = ruda.asarray(z, device=device)

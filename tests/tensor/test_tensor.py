@@ -201,8 +201,55 @@ def test_numpy_functions_on_tensors():
     assert isinstance(np.sqrt(x), ruda.Tensor) and np.sqrt(x).tolist() == [1, 2]
     assert (np.ones(2, "f4") + x).tolist() == [2, 5]
     assert (np.float32(2) * x).tolist() == [2, 8]
-    with pytest.raises(TypeError, match=r"np\.spacing of ruda tensors"):
-        np.spacing(x)
+    for call, says in (
+        (
+            lambda: np.spacing(x),
+            r"`np\.spacing` of ruda tensors: ruda has no function of that name",
+        ),
+        (lambda: np.add.reduce(x), r"`np\.add\.reduce` of ruda tensors: ruda has no function"),
+        (lambda: np.add(x, 1, out=np.ones(2)), r"`np\.add` of .* with out: use ruda\.add, or `np"),
+        (lambda: np.add.at(x, [0], 1), r"`np\.add\.at`"),
+        (lambda: np.divmod(x, 2), r"`np\.divmod`"),
+    ):
+        with pytest.raises(TypeError, match=says):
+            call()
+
+
+def test_numpys_arrays_beside_tensors_are_where_those_are(device):
+    x = ruda.asarray(np.array([[1.0, 4.0], [2.0, 3.0]], "f4"), device=device)
+    a = np.array([[1, 2], [5, 3]], "f4")
+    for found, wanted in (
+        (a + x, a + x.numpy()),
+        (np.maximum(x, a), np.maximum(x.numpy(), a)),
+        (a > x, a > x.numpy()),
+        (np.matmul(a, x), a @ x.numpy()),
+        (a @ x, a @ x.numpy()),
+        (x @ a, x.numpy() @ a),
+        (np.vecdot(x, a), np.vecdot(x.numpy(), a)),
+    ):
+        assert isinstance(found, ruda.Tensor) and found.device == x.device
+        np.testing.assert_array_equal(found.numpy(), wanted)
+
+
+def test_elements_are_found(device):
+    x = ruda.asarray(np.array([[1, 2], [3, 4]], "i4"), device=device)
+    assert 4 in x and 2.0 in x and 5 not in x and np.int32(1) in x
+
+
+def test_a_shape_may_be_an_array_of_numpys():
+    assert (
+        ruda.zeros(np.array([2, 3])).shape == (2, 3) == ruda.ones(6).reshape(np.array([2, 3])).shape
+    )
+    assert ruda.zeros(np.int32(4)).shape == (4,)
+
+
+def test_empty_lists_are_indices(device):
+    x = ruda.asarray(np.arange(6, dtype="f4").reshape(2, 3), device=device)
+    assert x[[]].shape == (0, 3) and x[:, []].shape == (2, 0) and x[[], 1].shape == (0,)
+    x[[]] = 7
+    assert x.tolist() == [[0, 1, 2], [3, 4, 5]]
+    with pytest.raises(IndexError, match="integer"):
+        x[np.array([])]
 
 
 def test_dlpack_both_ways():
