@@ -370,19 +370,6 @@ def _method() -> _MethodDef | None:
     return _MethodDef(b"launch", addresses["launcher"], FASTCALL_WITH_KEYWORDS, None)
 
 
-def builtins(
-    text: str, names: Sequence[str], values: Mapping[str, Any], methods: Mapping[str, type]
-) -> tuple[Any, ...] | None:
-    """Functions of IR text as builtins of positional arguments, and some as methods of classes, its
-    variables filled with objects; None where the layout of objects is not known. The code is never
-    unloaded."""
-    addresses = natives(text, values)
-    if addresses is None:
-        return None
-    plain = [new_builtin(addresses[name], name) for name in names]
-    return (*plain, *(new_method(kind, addresses[name], name) for name, kind in methods.items()))
-
-
 def natives(text: str, values: Mapping[str, Any]) -> dict[str, int] | None:
     """The addresses of what IR text defines, its variables filled with objects; None where their
     layout is not known. The code is never unloaded."""
@@ -405,10 +392,13 @@ def new_builtin(address: int, name: str, own: tuple[Any, ...] | None = None) -> 
     return _new_builtin(ctypes.addressof(_method_of(address, name, FASTCALL)), own, None)
 
 
-def new_method(kind: type, address: int, name: str) -> Any:
-    """A method of a class's objects that takes nothing else, in place of the class's."""
-    text = f"{name}($self, /)\n--\n\n{getattr(kind, name).__doc__ or ''}"
-    method = _method_of(address, name, NOTHING, text)
+def new_method(
+    kind: type, address: int, name: str, flags: int = NOTHING, signature: str = "($self, /)"
+) -> Any:
+    """A method of a class's objects that takes nothing else, or what the flags say, in place of the
+    class's."""
+    text = f"{name}{signature}\n--\n\n{getattr(kind, name).__doc__ or ''}"
+    method = _method_of(address, name, flags, text)
     return _new_descriptor(kind, ctypes.addressof(method))
 
 

@@ -11,21 +11,23 @@
 @zero = global ptr null
 @nothing = global ptr null              ; the empty tuple
 @array_type = global ptr null
+@new_array = global ptr null            ; NumPy's PyArray_NewFromDescr and PyArray_View
+@view_array = global ptr null
 @single = global ptr null               ; float32
 @double = global ptr null               ; float64
 @small = global ptr null                ; the set of shapes that are
-@plain_name = global ptr null
+@singles = global ptr null              ; what computes rows of float32, and of float64
+@doubles = global ptr null
 @cpu_name = global ptr null
 @settings = global ptr null             ; `settings`, its variable, and what is asked of it
 @local = global ptr null
 @base_name = global ptr null
 @fusion_name = global ptr null
 @verify_name = global ptr null
-@warnings = global ptr null             ; NumPy's variable of what it warns of, and how it is quiet
-@quiet = global ptr null
 @acquire = global ptr null              ; of the lock of those who compute
 @release = global ptr null
 @by_python = global ptr null            ; what reads all else
+@array_by_python = global ptr null      ; and gives it to NumPy
 @ops = global ptr null                  ; `execute._alone`
 @last = internal global [64 x [5 x ptr]] zeroinitializer
 @true = global ptr null
@@ -55,8 +57,7 @@ declare void @PyErr_Restore(ptr, ptr, ptr)
 declare ptr @PyObject_GetAttr(ptr, ptr)
 declare i32 @PySet_Contains(ptr, ptr)
 declare i32 @PyContextVar_Get(ptr, ptr, ptr)
-declare ptr @PyContextVar_Set(ptr, ptr)
-declare i32 @PyContextVar_Reset(ptr, ptr)
+declare ptr @PyBytes_AsString(ptr)
 declare i32 @PyErr_BadArgument()
 
 define internal ptr @get(ptr %object, i64 %offset) alwaysinline {
@@ -430,9 +431,16 @@ look:
   br i1 %similar, label %value, label %no
 value:
   %found = call ptr @value_of(ptr %node)
+  %not_here = icmp eq ptr %found, null
+  br i1 %not_here, label %no, label %looks
+looks:
   %layout = call ptr @get(ptr %node, i64 ${NODE_LAYOUT})
   %in_order = icmp eq ptr %layout, %none
-  br i1 %in_order, label %out, label %drop
+  %kind_of = call ptr @get(ptr %found, i64 8)
+  %array_type = load ptr, ptr @array_type
+  %is_array = icmp eq ptr %kind_of, %array_type
+  %usable = and i1 %in_order, %is_array
+  br i1 %usable, label %out, label %drop
 out:
   ret ptr %found
 drop:
@@ -442,37 +450,49 @@ no:
   ret ptr null
 }
 
-; Compute a node of one or two such inputs, or of one and a number, by its ufunc: what `evaluate`
-; does, but for all that does not fit at once.
+; The number of elements of an array.
+define internal i64 @size_of(ptr %array) {
+entry:
+  %ndim_at = getelementptr i8, ptr %array, i64 ${ARRAY_NDIM}
+  %ndim = load i32, ptr %ndim_at
+  %extents = call ptr @get(ptr %array, i64 ${ARRAY_EXTENTS})
+  br label %axes
+axes:
+  %axis = phi i32 [0, %entry], [%next, %axis_of]
+  %size = phi i64 [1, %entry], [%larger, %axis_of]
+  %more = icmp slt i32 %axis, %ndim
+  br i1 %more, label %axis_of, label %out
+axis_of:
+  %extent_at = getelementptr i64, ptr %extents, i32 %axis
+  %extent = load i64, ptr %extent_at
+  %larger = mul i64 %size, %extent
+  %next = add i32 %axis, 1
+  br label %axes
+out:
+  ret i64 %size
+}
+
+; Compute a node of one or two such inputs, or of one and a number: what `evaluate` does, but for
+; all that does not fit at once. NumPy's loop for the row runs over the elements, without the ufunc
+; around it: nothing warns, so that nobody must be told not to.
 define internal ptr @compute(ptr %node) {
 entry:
-  %given = alloca [2 x ptr]
-  %second_at = getelementptr [2 x ptr], ptr %given, i64 0, i64 1
-  %none = load ptr, ptr @none
+  %data = alloca [3 x ptr]
+  %steps = alloca [3 x i64]
+  %length = alloca i64
+  %double_at = alloca double
+  %single_at = alloca float
   %shape = call ptr @get(ptr %node, i64 ${NODE_SHAPE})
   %small = load ptr, ptr @small
   %known = call i32 @PySet_Contains(ptr %small, ptr %shape)
   %is_small = icmp eq i32 %known, 1
-  %axes = call i64 @PyTuple_Size(ptr %shape)
-  %some = icmp sgt i64 %axes, 0         ; else NumPy gives a number
-  %fits = and i1 %is_small, %some
-  br i1 %fits, label %function, label %no
-function:
-  %row = call ptr @get(ptr %node, i64 ${NODE_ROW})
-  %plain_name = load ptr, ptr @plain_name
-  %plain = call ptr @PyObject_GetAttr(ptr %row, ptr %plain_name)
-  %no_row = icmp eq ptr %plain, null
-  br i1 %no_row, label %no, label %ufunc
-ufunc:
   %inputs = call ptr @get(ptr %node, i64 ${NODE_INPUTS})
   call void @Py_IncRef(ptr %inputs)
   %count = call i64 @PyTuple_Size(ptr %inputs)
-  %has_none = icmp eq ptr %plain, %none
   %one = icmp eq i64 %count, 1
   %two = icmp eq i64 %count, 2
   %one_or_two = or i1 %one, %two
-  %usable = xor i1 %has_none, true
-  %go = and i1 %one_or_two, %usable
+  %go = and i1 %is_small, %one_or_two
   br i1 %go, label %first, label %give_up
 first:
   %x = call ptr @PyTuple_GetItem(ptr %inputs, i64 0)
@@ -487,15 +507,28 @@ kind:
   %is_single = icmp eq ptr %dtype, %single
   %is_double = icmp eq ptr %dtype, %double
   %is_float = or i1 %is_single, %is_double
-  br i1 %is_float, label %left, label %give_up
+  br i1 %is_float, label %function, label %give_up
+function:
+  %singles = load ptr, ptr @singles
+  %doubles = load ptr, ptr @doubles
+  %rows = select i1 %is_single, ptr %singles, ptr %doubles
+  %itemsize = select i1 %is_single, i64 4, i64 8
+  %row = call ptr @get(ptr %node, i64 ${NODE_ROW})
+  %bytes = call ptr @PyDict_GetItem(ptr %rows, ptr %row)
+  %no_loop = icmp eq ptr %bytes, null
+  br i1 %no_loop, label %give_up, label %left
 left:
+  %words = call ptr @PyBytes_AsString(ptr %bytes)
   %x_value = call ptr @alike(ptr %x, ptr %dtype, ptr %shape)
-  store ptr %x_value, ptr %given
-  store ptr null, ptr %second_at
   %no_left = icmp eq ptr %x_value, null
   br i1 %no_left, label %give_up, label %more
 more:
-  br i1 %two, label %second, label %call
+  %x_data = call ptr @get(ptr %x_value, i64 ${ARRAY_DATA})
+  store ptr %x_data, ptr %data
+  store i64 %itemsize, ptr %steps
+  %second_data = getelementptr [3 x ptr], ptr %data, i64 0, i64 1
+  %second_step = getelementptr [3 x i64], ptr %steps, i64 0, i64 1
+  br i1 %two, label %second, label %make
 second:
   %y = call ptr @PyTuple_GetItem(ptr %inputs, i64 1)
   %y_type = call ptr @get(ptr %y, i64 8)
@@ -503,24 +536,56 @@ second:
   %is_number = icmp eq ptr %y_type, %float_type
   br i1 %is_number, label %number, label %right
 number:
-  call void @Py_IncRef(ptr %y)
-  store ptr %y, ptr %second_at
-  br label %call
+  %number_at = getelementptr i8, ptr %y, i64 ${SCALAR_VALUE}
+  %wide = load double, ptr %number_at
+  %narrow = fptrunc double %wide to float
+  store double %wide, ptr %double_at
+  store float %narrow, ptr %single_at
+  %at = select i1 %is_single, ptr %single_at, ptr %double_at
+  store ptr %at, ptr %second_data
+  store i64 0, ptr %second_step
+  br label %make
 right:
   %y_value = call ptr @alike(ptr %y, ptr %dtype, ptr %shape)
-  store ptr %y_value, ptr %second_at
   %no_right = icmp eq ptr %y_value, null
-  br i1 %no_right, label %drop, label %call
-call:
-  %found = call ptr @PyObject_Vectorcall(ptr %plain, ptr %given, i64 %count, ptr null)
-  %raised = icmp eq ptr %found, null
-  br i1 %raised, label %drop, label %check
-check:
-  %type = call ptr @get(ptr %found, i64 8)
+  br i1 %no_right, label %drop, label %both
+both:
+  %y_data = call ptr @get(ptr %y_value, i64 ${ARRAY_DATA})
+  store ptr %y_data, ptr %second_data
+  store i64 %itemsize, ptr %second_step
+  br label %make
+make:                                   ; takes a reference to the dtype
+  %held = phi ptr [null, %more], [null, %number], [%y_value, %both]
+  %new_array = load ptr, ptr @new_array
   %array_type = load ptr, ptr @array_type
-  %is_array = icmp eq ptr %type, %array_type
-  br i1 %is_array, label %keep, label %strange
+  %descr = call ptr @get(ptr %words, i64 16)
+  call void @Py_IncRef(ptr %descr)
+  %ndim_at = getelementptr i8, ptr %x_value, i64 ${ARRAY_NDIM}
+  %ndim = load i32, ptr %ndim_at
+  %extents = call ptr @get(ptr %x_value, i64 ${ARRAY_EXTENTS})
+  %found = call ptr %new_array(ptr %array_type, ptr %descr, i32 %ndim, ptr %extents, ptr null,
+                               ptr null, i32 0, ptr null)
+  %raised = icmp eq ptr %found, null
+  br i1 %raised, label %drop, label %last
+last:
+  %out_data = getelementptr [3 x ptr], ptr %data, i64 0, i64 %count
+  %out_step = getelementptr [3 x i64], ptr %steps, i64 0, i64 %count
+  %found_data = call ptr @get(ptr %found, i64 ${ARRAY_DATA})
+  %size_at = getelementptr i8, ptr %words, i64 24
+  %found_size = load i64, ptr %size_at
+  store ptr %found_data, ptr %out_data
+  store i64 %found_size, ptr %out_step
+  %size = call i64 @size_of(ptr %found)
+  store i64 %size, ptr %length
+  %some = icmp sgt i64 %size, 0
+  br i1 %some, label %run, label %keep
+run:
+  %loop = call ptr @get(ptr %words, i64 0)
+  %its_data = call ptr @get(ptr %words, i64 8)
+  call void %loop(ptr %data, ptr %length, ptr %steps, ptr %its_data)
+  br label %keep
 keep:
+  %none = load ptr, ptr @none
   %nothing = load ptr, ptr @nothing
   %zero = load ptr, ptr @zero
   call void @replace(ptr %node, i64 ${NODE_VALUE}, ptr %found)
@@ -528,24 +593,17 @@ keep:
   call void @replace(ptr %node, i64 ${NODE_ROW}, ptr %none)
   call void @replace(ptr %node, i64 ${NODE_DEPTH}, ptr %zero)
   br label %drop
-strange:
-  call void @Py_DecRef(ptr %found)
-  br label %drop
 drop:
-  %result = phi ptr [null, %right], [null, %call], [%found, %keep], [null, %strange]
-  %left_used = load ptr, ptr %given
-  %right_used = load ptr, ptr %second_at
-  call void @Py_DecRef(ptr %left_used)
-  call void @Py_DecRef(ptr %right_used)
+  %result = phi ptr [null, %right], [null, %make], [%found, %keep]
+  %used = phi ptr [null, %right], [%held, %make], [%held, %keep]
+  call void @Py_DecRef(ptr %used)
+  call void @Py_DecRef(ptr %x_value)
   br label %give_up
 give_up:
-  %made = phi ptr [null, %ufunc], [null, %first], [null, %kind], [null, %left], [%result, %drop]
+  %made = phi ptr [null, %entry], [null, %first], [null, %kind], [null, %function],
+                  [null, %left], [%result, %drop]
   call void @Py_DecRef(ptr %inputs)
-  call void @Py_DecRef(ptr %plain)
   ret ptr %made
-no:
-  call void @PyErr_Clear()
-  ret ptr null
 }
 
 ; The settings of this context: a new reference. Null: an error.
@@ -807,21 +865,14 @@ out:
   ret ptr %result
 }
 
-define ptr @read(ptr %self, ptr %given, i64 %count) {
+; The value of a node, computed if it waits: a new reference.
+define internal ptr @read_node(ptr %node) {
 entry:
+  %node_at = alloca ptr
   %error_type = alloca ptr
   %error_value = alloca ptr
   %error_trace = alloca ptr
-  %good = icmp eq i64 %count, 1
-  br i1 %good, label %kind, label %wrong
-kind:
   %none = load ptr, ptr @none
-  %node = load ptr, ptr %given
-  %type = call ptr @get(ptr %node, i64 8)
-  %node_type = load ptr, ptr @node_type
-  %is_node = icmp eq ptr %type, %node_type
-  br i1 %is_node, label %look, label %other
-look:
   %value = call ptr @get(ptr %node, i64 ${NODE_VALUE})
   %waits = icmp eq ptr %value, %none
   br i1 %waits, label %place, label %there
@@ -847,18 +898,12 @@ state:
   %fusion = call ptr @PyDict_GetItem(ptr %state_of, ptr %fusion_name)
   %verify = call i1 @equal(ptr %fusion, ptr %verify_name)
   call void @Py_DecRef(ptr %state_of)
-  br i1 %verify, label %other, label %hush
-hush:
-  %warnings = load ptr, ptr @warnings
-  %quiet = load ptr, ptr @quiet
-  %token = call ptr @PyContextVar_Set(ptr %warnings, ptr %quiet)
-  %no_token = icmp eq ptr %token, null
-  br i1 %no_token, label %error, label %lock
+  br i1 %verify, label %other, label %lock
 lock:
   %acquire = load ptr, ptr @acquire
   %locked = call ptr @PyObject_Vectorcall(ptr %acquire, ptr null, i64 0, ptr null)
   %not_locked = icmp eq ptr %locked, null
-  br i1 %not_locked, label %loud, label %work
+  br i1 %not_locked, label %error, label %work
 work:
   call void @Py_DecRef(ptr %locked)
   %made = call ptr @value_of(ptr %node)
@@ -870,31 +915,41 @@ work:
   %e_value = load ptr, ptr %error_value
   %e_trace = load ptr, ptr %error_trace
   call void @PyErr_Restore(ptr %e_type, ptr %e_value, ptr %e_trace)
-  br label %loud
-loud:
-  %found = phi ptr [null, %lock], [%made, %work]
-  call void @PyErr_Fetch(ptr %error_type, ptr %error_value, ptr %error_trace)
-  %reset = call i32 @PyContextVar_Reset(ptr %warnings, ptr %token)
-  call void @Py_DecRef(ptr %token)
-  %f_type = load ptr, ptr %error_type
-  %f_value = load ptr, ptr %error_value
-  %f_trace = load ptr, ptr %error_trace
-  call void @PyErr_Restore(ptr %f_type, ptr %f_value, ptr %f_trace)
-  %done = icmp ne ptr %found, null
+  %done = icmp ne ptr %made, null
   br i1 %done, label %out, label %why
 out:
-  %result = phi ptr [%launched, %launch], [%found, %loud]
+  %result = phi ptr [%launched, %launch], [%made, %work]
   ret ptr %result
 why:
   %raised = call ptr @PyErr_Occurred()
   %is_error = icmp ne ptr %raised, null
   br i1 %is_error, label %error, label %other
 other:
+  store ptr %node, ptr %node_at
   %by_python = load ptr, ptr @by_python
-  %slow = call ptr @PyObject_Vectorcall(ptr %by_python, ptr %given, i64 1, ptr null)
+  %slow = call ptr @PyObject_Vectorcall(ptr %by_python, ptr %node_at, i64 1, ptr null)
   ret ptr %slow
 error:
   ret ptr null
+}
+
+define ptr @read(ptr %self, ptr %given, i64 %count) {
+entry:
+  %good = icmp eq i64 %count, 1
+  br i1 %good, label %kind, label %wrong
+kind:
+  %node = load ptr, ptr %given
+  %type = call ptr @get(ptr %node, i64 8)
+  %node_type = load ptr, ptr @node_type
+  %is_node = icmp eq ptr %type, %node_type
+  br i1 %is_node, label %read, label %other
+read:
+  %found = call ptr @read_node(ptr %node)
+  ret ptr %found
+other:
+  %by_python = load ptr, ptr @by_python
+  %slow = call ptr @PyObject_Vectorcall(ptr %by_python, ptr %given, i64 1, ptr null)
+  ret ptr %slow
 wrong:
   %bad_argument = call i32 @PyErr_BadArgument()
   ret ptr null
@@ -923,8 +978,7 @@ look:
 take:                                   ; another thread may replace the storage's
   %node = call ptr @get(ptr %storage, i64 ${STORAGE_NODE})
   call void @Py_IncRef(ptr %node)
-  store ptr %node, ptr %given
-  %found = call ptr @read(ptr null, ptr %given, i64 1)
+  %found = call ptr @read_node(ptr %node)
   call void @Py_DecRef(ptr %node)
   ret ptr %found
 python:
@@ -934,4 +988,108 @@ python:
   ret ptr %other
 error:
   ret ptr null
+}
+; `Tensor.__array__`: of a whole tensor on the host, asked for as it is, a view that cannot be
+; written.
+define ptr @array(ptr %tensor, ptr %given, i64 %count, ptr %names) {
+entry:
+  %arguments = alloca [4 x ptr]
+  %none = load ptr, ptr @none
+  %view = call ptr @get(ptr %tensor, i64 ${TENSOR__VIEW})
+  %device = call ptr @get(ptr %tensor, i64 ${TENSOR_DEVICE})
+  %cpu_name = load ptr, ptr @cpu_name
+  %unasked = icmp eq i64 %count, 0
+  %unnamed = icmp eq ptr %names, null
+  %plain = and i1 %unasked, %unnamed
+  %whole = icmp eq ptr %view, %none
+  %on_cpu = icmp eq ptr %device, %cpu_name
+  %here = and i1 %whole, %on_cpu
+  %usual = and i1 %plain, %here
+  br i1 %usual, label %trace, label %python
+trace:
+  %tracing = load ptr, ptr @tracing
+  %current_name = load ptr, ptr @current_name
+  %current = call ptr @PyObject_GetAttr(ptr %tracing, ptr %current_name)
+  %no_current = icmp eq ptr %current, null
+  br i1 %no_current, label %error, label %traced
+traced:
+  call void @Py_DecRef(ptr %current)
+  %nobody = icmp eq ptr %current, %none
+  br i1 %nobody, label %read, label %python
+read:
+  %storage = call ptr @get(ptr %tensor, i64 ${TENSOR__STORAGE})
+  %node = call ptr @get(ptr %storage, i64 ${STORAGE_NODE})
+  call void @Py_IncRef(ptr %node)
+  %value = call ptr @read_node(ptr %node)
+  %no_value = icmp eq ptr %value, null
+  br i1 %no_value, label %drop, label %kind
+kind:
+  %type = call ptr @get(ptr %value, i64 8)
+  %array_type = load ptr, ptr @array_type
+  %is_array = icmp eq ptr %type, %array_type
+  br i1 %is_array, label %look, label %strange
+look:
+  %view_array = load ptr, ptr @view_array
+  %seen = call ptr %view_array(ptr %value, ptr null, ptr null)
+  call void @Py_DecRef(ptr %value)
+  %no_seen = icmp eq ptr %seen, null
+  br i1 %no_seen, label %drop, label %protect
+protect:
+  %flags_at = getelementptr i8, ptr %seen, i64 ${ARRAY_FLAGS}
+  %flags = load i32, ptr %flags_at
+  %protected = and i32 %flags, ${READONLY}
+  store i32 %protected, ptr %flags_at
+  %true = load ptr, ptr @true
+  call void @replace(ptr %node, i64 ${NODE_EXPORTED}, ptr %true)
+  br label %drop
+drop:
+  %result = phi ptr [null, %read], [null, %look], [%seen, %protect]
+  call void @Py_DecRef(ptr %node)
+  ret ptr %result
+strange:
+  call void @Py_DecRef(ptr %value)
+  call void @Py_DecRef(ptr %node)
+  br label %python
+python:                                 ; with the tensor before what was given
+  %by_name = call i64 @number_of(ptr %names)
+  %all = add i64 %count, %by_name
+  %too_many = icmp sgt i64 %all, 3
+  br i1 %too_many, label %wrong, label %copy
+copy:
+  store ptr %tensor, ptr %arguments
+  br label %each
+each:
+  %i = phi i64 [0, %copy], [%next, %one]
+  %more = icmp slt i64 %i, %all
+  br i1 %more, label %one, label %call
+one:
+  %from = getelementptr ptr, ptr %given, i64 %i
+  %next = add i64 %i, 1
+  %to = getelementptr ptr, ptr %arguments, i64 %next
+  %argument = load ptr, ptr %from
+  store ptr %argument, ptr %to
+  br label %each
+call:
+  %positions = add i64 %count, 1
+  %array_by_python = load ptr, ptr @array_by_python
+  %slow = call ptr @PyObject_Vectorcall(ptr %array_by_python, ptr %arguments, i64 %positions,
+                                        ptr %names)
+  ret ptr %slow
+wrong:
+  %bad_argument = call i32 @PyErr_BadArgument()
+  br label %error
+error:
+  ret ptr null
+}
+
+; How many names a tuple has, or nothing.
+define internal i64 @number_of(ptr %names) {
+entry:
+  %unnamed = icmp eq ptr %names, null
+  br i1 %unnamed, label %none, label %some
+some:
+  %count = call i64 @PyTuple_Size(ptr %names)
+  ret i64 %count
+none:
+  ret i64 0
 }

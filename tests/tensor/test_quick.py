@@ -22,7 +22,9 @@ PYTHONS = quick.PYTHONS
 def natives():
     pytest.importorskip("llvmlite.binding")
     quick.install()
-    found = tensor.fresh, tensor.record, program.gather, execute.read
+    found = (
+        tensor.fresh, tensor.record, program.gather, execute.read, tensor.Tensor.__array__,
+    )  # fmt: skip
     if found == PYTHONS:
         pytest.skip("the layout of objects is not known")
     return found
@@ -69,8 +71,8 @@ def test_ops_are_recorded_alike(natives):
 
 
 def test_programs_have_the_same_keys(natives):
-    *_, python, _ = PYTHONS
-    *_, native, _ = natives
+    _, _, python, *_ = PYTHONS
+    _, _, native, *_ = natives
     rng = random.Random(0)
     for _ in range(50):
         pool = [ruda.asarray(np.ones((3, 4), np.float32)) for _ in range(3)]
@@ -111,8 +113,8 @@ def small_programs():
 @pytest.mark.parametrize("fusion", ["1", "0", "verify"])
 def test_small_work_is_read_alike(natives, fusion):
     """Without warnings, and nodes forget what they were made of."""
-    *_, python = PYTHONS
-    *_, native = natives
+    *_, python, _ = PYTHONS
+    *_, native, _ = natives
     with ruda.config(fusion=fusion):
         for _ in range(2):  # at first no shape is known to be small
             some = slice(3) if fusion == "verify" else slice(None)  # which compiles them all
@@ -133,9 +135,89 @@ def test_small_work_is_read_alike(natives, fusion):
             np.float32(1e38) * np.float32(1e38)
 
 
+SPECIAL = [0.0, -0.0, 1.0, -1.5, 2.5, 0.3, 1e-40, 3e38, -3e38, np.inf, -np.inf, np.nan, 1e-310]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_every_loop_of_numpy_gives_what_its_ufunc_does(natives, dtype):
+    """Also with a number, and of no elements."""
+    *_, native, _ = natives
+    kind = ruda.dtypes.as_dtype(dtype)
+    found = quick.loops(kind)
+    with np.errstate(all="ignore"):
+        left, right = (v.ravel().astype(dtype) for v in np.meshgrid(SPECIAL * 3, SPECIAL))
+        assert {"add", "greater", "exp", "maximum", "isnan", "copysign"} <= {r.name for r in found}
+        for row in found:
+            for a, b in ((left, right), (left[:3], right[5:8]), (left[:0], right[:0])):
+                x, y = ruda.asarray(a), ruda.asarray(b)
+                execute.is_small(x.shape)
+                count = len(row.parameters)
+                others = [(y, b)] + [(n, n) for n in (0.7, 1e300, float("nan"))]
+                for theirs, other in others if count == 2 else [(None, None)]:
+                    node = ruda.tensor.tensor.function(row.name)(*[x, theirs][:count]).node()
+                    assert node.value is None
+                    value, wanted = native(node), row.plain(*[a, other][:count])
+                    assert value.dtype == wanted.dtype and value.shape == wanted.shape, row.name
+                    assert value.flags.owndata and value.flags.c_contiguous, row.name
+                    assert value.tobytes() == wanted.tobytes(), (row.name, other)
+
+
+def test_numpy_gets_the_same_view(natives):
+    """Of tensors of every kind, asked for in every way: as from the method in Python."""
+    *_, python = PYTHONS
+    *_, native = natives
+    assert type(vars(tensor.Tensor)["__array__"]) is type(list.append)
+
+    def tensors():
+        x = ruda.asarray(np.arange(12, dtype="f4").reshape(3, 4))
+        there = ruda.asarray([1, 2], device="sim") + 1
+        number = ruda.asarray(2.0) * 1.5
+        return [x, x + x, x[1:], x.T, ruda.sum(x), x > 3, number, x - x[0], there]
+
+    for options in ({}, {"dtype": None}, {"copy": None}, {"copy": True}, {"dtype": "f8"}):
+        for mine, theirs in zip(tensors(), tensors(), strict=True):
+            found, wanted = native(mine, **options), python(theirs, **options)
+            assert type(found) is np.ndarray and found.dtype == wanted.dtype
+            assert found.shape == wanted.shape and found.strides == wanted.strides
+            assert found.tobytes() == wanted.tobytes()
+            assert found.flags.writeable == wanted.flags.writeable
+            assert options or not found.flags.writeable
+            assert mine._storage.node.exported is theirs._storage.node.exported
+    x = tensors()[0]
+    seen = native(x)
+    assert native(x, None, None).base is x.buffer() is seen.base
+    x[0, 0] = 9
+    assert seen[0, 0] == 0 and native(x)[0, 0] == 9
+    with pytest.raises(ValueError, match="needs a copy"):
+        native(x, "f8", copy=False)
+    with pytest.raises(TypeError):
+        native(x, 1, 2, 3, 4, 5)
+    with pytest.raises(TypeError):
+        native(x, wrong=1)
+    with pytest.raises(TypeError):
+        native(3)
+
+
+def test_what_a_trace_reads_is_told(natives):
+    reads = []
+
+    class Trace:
+        @staticmethod
+        def read():
+            reads.append(1)
+
+    x = ruda.asarray([1.0, 2.0])
+    graph.tracing.current = Trace
+    try:
+        np.asarray(x)
+    finally:
+        graph.tracing.current = None
+    assert reads == [1]
+
+
 def test_what_a_ufunc_raises_goes_on(natives):
     """The lock is free again, and NumPy warns as before."""
-    *_, native = natives
+    *_, native, _ = natives
     x = ruda.asarray(np.full(3, 1e38, "f4"))
     (x + x).buffer()
 
@@ -166,7 +248,7 @@ def test_what_a_ufunc_raises_goes_on(natives):
 
 
 def test_native_code_keeps_no_references(natives):
-    fresh, record, gather, read = natives
+    fresh, record, gather, read, array = natives
     x, y = (ruda.asarray(np.ones((3, 4), np.float32)) for _ in "12")
     nodes = x._storage.node, y._storage.node
     for n in nodes:
@@ -174,6 +256,7 @@ def test_native_code_keeps_no_references(natives):
     row, known, numbers, big = OPS["add"], {ruda.float32: ruda.float32}, (float, int), 1234.5
     watched = [x, y, *nodes, x.shape, x.device, ruda.float32, row, known, numbers, big, None, ()]
     watched += [execute._small, execute.QUIET, execute._lock, np.ndarray, np.add]
+    watched += [True, np.dtype("f4"), np.dtype("?"), graph.tracing, "current"]
     watched += [False, graph.Node, tensor.Tensor, tensor.Storage, *(n.form for n in nodes)]
 
     def work():
@@ -187,6 +270,10 @@ def test_native_code_keeps_no_references(natives):
         read(made._storage.node)
         read(made._storage.node)
         read(ruda.sum(x + y)._storage.node)  # not all in native code
+        read((x > 2.5)._storage.node)
+        array(made)
+        array(x + y)
+        array(made, None, copy=True)
         with pytest.raises(AttributeError):
             read(big)
         with pytest.raises(TypeError):

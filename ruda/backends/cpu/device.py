@@ -50,17 +50,10 @@ class CpuBackend(HostMemory):
         """CPU name and features, C library, and the versions of the compilers."""
         return _target()
 
-    def builtins(
-        self,
-        text: str,
-        names: Sequence[str],
-        values: Mapping[str, Any],
-        methods: Mapping[str, type],
-    ) -> tuple[Any, ...] | None:
-        """Functions of IR text as builtins, its variables filled with Python's objects; None where
-        the layout of objects is not known. They take their arguments in a row; `methods`, of
-        these classes, take nothing, and come last."""
-        return cpu_launcher.builtins(text, names, values, methods)
+    @property
+    def native(self) -> Any:
+        """What makes builtins and methods of IR text: `natives`, `new_builtin`, `new_method`."""
+        return cpu_launcher
 
     def product(self, x: Any, y: Any, out: Any) -> bool:
         """out[...] = x @ y on the pool's threads; False where that is left to NumPy."""
