@@ -28,7 +28,6 @@ declare i32 @PyList_Append(ptr, ptr)
 declare ptr @PyDict_GetItem(ptr, ptr)
 declare ptr @PyLong_FromLong(i64)
 declare i64 @PyLong_AsLong(ptr)
-declare i64 @PyLong_AsUnsignedLongLong(ptr)
 declare double @PyFloat_AsDouble(ptr)
 declare ptr @PyWeakref_NewRef(ptr, ptr)
 declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
@@ -447,7 +446,7 @@ pointer:
   %freed = icmp eq ptr %address_object, null
   br i1 %freed, label %no, label %store_pointer
 store_pointer:
-  %address = call i64 @PyLong_AsUnsignedLongLong(ptr %address_object)
+  %address = call i64 @PyLong_AsLong(ptr %address_object)
   store i64 %address, ptr %place
   br label %each_done
 single:
@@ -478,7 +477,7 @@ memory:
   br i1 %no_block, label %error, label %result
 result:
   %block_address = call ptr @get(ptr %block, i64 ${BLOCK_ADDRESS})
-  %out = call i64 @PyLong_AsUnsignedLongLong(ptr %block_address)
+  %out = call i64 @PyLong_AsLong(ptr %block_address)
   %out_offset = call i64 @word(ptr %m, i64 ${M_OUT})
   %out_place = getelementptr i8, ptr %buffer, i64 %out_offset
   store i64 %out, ptr %out_place
