@@ -174,21 +174,32 @@ def eye(
 
 def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
     """The matrix with zeros above its k-th diagonal."""
+    k = _bounded(k, x)
     return _triangle("tril", x, lambda i, j: j <= i + k)
 
 
 def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
     """The matrix with zeros below its k-th diagonal."""
+    k = _bounded(k, x)
     return _triangle("triu", x, lambda i, j: j >= i + k)
+
+
+def _bounded(k: int, x: Tensor) -> int:
+    """A diagonal's number, or that of one as far outside of the matrix."""
+    far = sum(x.shape[-2:])
+    return max(-far, min(k, far))
 
 
 def _triangle(name: str, x: Tensor, kept: Any) -> Tensor:
     if x.ndim < 2:
         raise ShapeError(f"`{name}` is of matrices, not of shape {x.shape}")
     n, m = x.shape[-2:]
-    mask = asarray(kept(np.arange(n)[:, None], np.arange(m)), device=x.device)
-    zero = full((), 0, dtype=x.dtype, device=x.device)
-    return function("where")(mask, x, zero)
+    if memory.on_host(x.device):
+        mask = asarray(kept(np.arange(n)[:, None], np.arange(m)), device=x.device)
+    else:  # a line of numbers goes there, not all of a mask
+        line = asarray(np.arange(max(n, m), dtype=np.int32), device=x.device)
+        mask = kept(line[:n][:, None], line[:m])
+    return function("where")(mask, x, False if x.dtype.kind == "bool" else 0)
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:

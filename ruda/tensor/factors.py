@@ -289,8 +289,9 @@ def cholesky(x: Tensor, /, *, upper: bool = False) -> Tensor:
         )
         if stop < n:
             _subtract("cholesky", device, kind, a, a, a, (stop, n), stop, (start, stop), True)
+    run.each("cholesky", device, cusolver.clear_above, a.size, a)
     _refuse_singular(wrong, NO_ROOT)
-    low = tril(_back(a, x, n, n))
+    low = _back(a, x, n, n)
     return low.mT if upper else low
 
 

@@ -952,3 +952,16 @@ def test_kernels_of_primitives_are_launched_again_by_addresses_alone(fake):
     x.free()
     with pytest.raises(DeviceError, match="freed"):
         run.launch("test", "cuda:0", kernel, 1, 32, *forms[0])
+
+
+@pytest.mark.parametrize("name", ["tril", "triu"])
+def test_a_triangle_sends_a_line_and_no_mask(fake, monkeypatch, name):
+    x = ruda.asarray(np.ones((300, 500), np.float32))
+    sent = []
+    write = fake.cuMemcpyHtoDAsync
+    monkeypatch.setattr(
+        fake, "cuMemcpyHtoDAsync", lambda *rest: sent.append(rest[2]) or write(*rest)
+    )
+    getattr(ruda, name)(x, k=-3).buffer()
+    getattr(ruda, name)(x, k=1 << 40).buffer()
+    assert sent == [4 * 500] * 2
