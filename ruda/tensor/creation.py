@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -163,43 +163,54 @@ def linspace(
     return asarray(values, dtype=dtype or kind, device=device or place)
 
 
+SENT = 1 << 16  # elements from which it is worth a kernel not to send them to a device
+
+
 def eye(
     n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None
 ) -> Tensor:
     """Ones on the k-th diagonal."""
     kind = as_dtype(dtype) if dtype is not None else default_float()
     n, m = as_shape((n_rows, n_rows if n_cols is None else n_cols))
-    return asarray(np.eye(n, m, k), dtype=kind, device=device)
+    place = here(device)
+    if memory.on_host(place) or n * m < SENT:
+        return asarray(np.eye(n, m, k), dtype=kind, device=place)
+    row, column = _places(n, m, place)
+    return astype(t.equal(row + _bounded(k, n, m), column), kind)
 
 
 def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
     """The matrix with zeros above its k-th diagonal."""
-    k = _bounded(k, x)
-    return _triangle("tril", x, lambda i, j: j <= i + k)
+    return _triangle("tril", x, operator.le, k)
 
 
 def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
     """The matrix with zeros below its k-th diagonal."""
-    k = _bounded(k, x)
-    return _triangle("triu", x, lambda i, j: j >= i + k)
+    return _triangle("triu", x, operator.ge, k)
 
 
-def _bounded(k: int, x: Tensor) -> int:
-    """A diagonal's number, or that of one as far outside of the matrix."""
-    far = sum(x.shape[-2:])
-    return max(-far, min(k, far))
-
-
-def _triangle(name: str, x: Tensor, kept: Any) -> Tensor:
+def _triangle(name: str, x: Tensor, kept: Callable[[Any, Any], Any], k: int) -> Tensor:
     if x.ndim < 2:
         raise ShapeError(f"`{name}` is of matrices, not of shape {x.shape}")
     n, m = x.shape[-2:]
+    far = _bounded(k, n, m)
     if memory.on_host(x.device):
-        mask = asarray(kept(np.arange(n)[:, None], np.arange(m)), device=x.device)
-    else:  # a line of numbers goes there, not all of a mask
-        line = asarray(np.arange(max(n, m), dtype=np.int32), device=x.device)
-        mask = kept(line[:n][:, None], line[:m])
+        mask = asarray(kept(np.arange(m), np.arange(n)[:, None] + far), device=x.device)
+    else:
+        row, column = _places(n, m, x.device)
+        mask = kept(column, row + far)
     return function("where")(mask, x, False if x.dtype.kind == "bool" else 0)
+
+
+def _places(n: int, m: int, device: str) -> tuple[Tensor, Tensor]:
+    """The rows' and the columns' numbers of an n x m matrix: a line goes to the device, no mask."""
+    line = asarray(np.arange(max(n, m), dtype=np.int32), device=device)
+    return line[:n][:, None], line[:m]
+
+
+def _bounded(k: int, n: int, m: int) -> int:
+    """A diagonal's number, or that of one as far outside of the matrix."""
+    return max(-n - m, min(k, n + m))
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
