@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextvars
 import math
-import operator
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -35,9 +34,9 @@ from ruda.tensor.program import (
     Waiting,
     arranged,
     collect,
-    may_be_written,
+    counts,
+    others,
     program,
-    references,
     topological,
     uses,
     waiting,
@@ -128,9 +127,9 @@ def compute(pending: list[Node]) -> None:
 class Known(NamedTuple):
     """A program that came before: references of its nodes and leaves by itself, and its plans."""
 
-    nodes: list[int]
-    leaves: list[int]
-    ready: dict[Any, Ready]  # by who else refers to what
+    nodes: bytes
+    leaves: bytes
+    ready: dict[tuple[bytes, bytes], Ready]  # by `others`
 
 
 class Ready(NamedTuple):
@@ -171,27 +170,25 @@ def ready_plan(found: Waiting, targets: int) -> Ready:
         nodes, leaves = uses(found)
         nodes = [OWN + k for k in nodes]
         nodes[:targets] = [-1] * targets
-        known = programs[found.key] = Known(nodes, [OWN + k for k in leaves], {})
-    wanted = tuple(map(operator.gt, references(found.nodes), known.nodes))
-    dead = tuple(map(operator.eq, references(found.leaves), known.leaves))
-    if True in dead:
-        dead = tuple(d and may_be_written(n) for n, d in zip(found.leaves, dead, strict=True))
-    ready = known.ready.get((wanted, dead))
+        known = Known(counts(nodes), counts([OWN + k for k in leaves]), {})
+        programs[found.key] = known
+    who = others(found, known.nodes, known.leaves)
+    ready = known.ready.get(who)
     if ready is None:
-        ready = known.ready[wanted, dead] = first_plan(found, targets, wanted, dead)
+        ready = known.ready[who] = first_plan(found, targets, *who)
     return ready
 
 
-def first_plan(found: Waiting, targets: int, wanted: Sequence[bool], dead: Sequence[bool]) -> Ready:
-    """A plan, made."""
+def first_plan(found: Waiting, targets: int, wanted: bytes, kept: bytes) -> Ready:
+    """A plan, made. For each node whether it is wanted, for each leaf whether it stays."""
     order, _ = topological(found.nodes[:targets], len(found.nodes))
     nodes = {id(n): k for k, n in enumerate(found.nodes)}
     leaves = {id(n): k for k, n in enumerate(found.leaves)}
     sorted_ = arranged(order)
     made = plan_for(
         sorted_._replace(
-            wanted=[wanted[nodes[id(n)]] for n in order],
-            dead=[dead[leaves[id(n)]] for n in sorted_.leaves],
+            wanted=[bool(wanted[nodes[id(n)]]) for n in order],
+            dead=[not kept[leaves[id(n)]] for n in sorted_.leaves],
         )
     )
     numbers: dict[int, list[int]] = {}  # of each node

@@ -8,6 +8,8 @@ rest exists inside kernels only. Whether anybody does is seen from the count of 
 from __future__ import annotations
 
 import math
+import operator
+import struct
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -103,7 +105,9 @@ def waiting(targets: Sequence[Node], most: int) -> Waiting | None:
 
     Each node is looked at once, each input is told by the number of the first one that was it.
     """
-    nodes, leaves, numbers = list(targets), list[Node](), list[Any]()
+    nodes = list(targets)
+    leaves: list[Node] = []
+    numbers: list[Any] = []
     numbered = {n: k for k, n in enumerate(nodes)}
     key: list[Any] = [len(nodes), nodes[0].device]
     if gather(nodes, numbered, leaves, numbers, key, form_of) > most:
@@ -192,6 +196,28 @@ def _own_references() -> int:
 
 
 OWN = _own_references()
+
+
+def counts(numbers: list[int]) -> bytes:
+    """Counts of references as `above` takes them."""
+    return struct.pack(f"={len(numbers)}q", *numbers)
+
+
+def above(nodes: list[Node], known: bytes) -> bytes:
+    """For each node of a list 1 if it has more references than is known of, else 0.
+
+    `quick.ll` has the same in native code.
+    """
+    return bytes(map(operator.gt, references(nodes), memoryview(known).cast("q")))
+
+
+def others(found: Waiting, nodes: bytes, leaves: bytes) -> tuple[bytes, bytes]:
+    """Which waiting nodes somebody refers to beside those whose references are known, and which
+    leaves may not be written."""
+    wanted, kept = above(found.nodes, nodes), above(found.leaves, leaves)
+    if 0 in kept:
+        kept = bytes(k or not may_be_written(n) for n, k in zip(found.leaves, kept, strict=True))
+    return wanted, kept
 
 
 def collect(nodes: list[Node], targets: set[int]) -> Collected:

@@ -58,6 +58,8 @@ declare ptr @PyObject_GetAttr(ptr, ptr)
 declare i32 @PySet_Contains(ptr, ptr)
 declare i32 @PyContextVar_Get(ptr, ptr, ptr)
 declare ptr @PyBytes_AsString(ptr)
+declare ptr @PyBytes_FromStringAndSize(ptr, i64)
+declare i64 @PyBytes_Size(ptr)
 declare i32 @PyErr_BadArgument()
 
 define internal ptr @get(ptr %object, i64 %offset) alwaysinline {
@@ -386,6 +388,54 @@ raised:
   ret ptr null
 wrong:
   %bad = call i32 @PyErr_BadArgument()
+  ret ptr null
+}
+
+; `program.above`: a byte for each node that has more references than is known of. A count has 32
+; bits at least, the low ones first.
+define ptr @above(ptr %self, ptr %given, i64 %count) {
+entry:
+  %good = icmp eq i64 %count, 2
+  br i1 %good, label %sizes, label %wrong
+sizes:
+  %nodes = call ptr @get(ptr %given, i64 0)
+  %known = call ptr @get(ptr %given, i64 8)
+  %size = call i64 @PyList_Size(ptr %nodes)
+  %bytes = call i64 @PyBytes_Size(ptr %known)
+  %needed = mul i64 %size, 8
+  %enough = icmp eq i64 %bytes, %needed
+  %is_list = icmp sge i64 %size, 0
+  %fits = and i1 %enough, %is_list
+  br i1 %fits, label %make, label %wrong
+make:
+  %counts = call ptr @PyBytes_AsString(ptr %known)
+  %found = call ptr @PyBytes_FromStringAndSize(ptr null, i64 %size)
+  %none = icmp eq ptr %found, null
+  br i1 %none, label %out, label %fill
+fill:
+  %to = call ptr @PyBytes_AsString(ptr %found)
+  br label %each
+each:
+  %i = phi i64 [0, %fill], [%next, %one]
+  %more = icmp slt i64 %i, %size
+  br i1 %more, label %one, label %out
+one:
+  %node = call ptr @PyList_GetItem(ptr %nodes, i64 %i)
+  %references = load i32, ptr %node
+  %held = zext i32 %references to i64
+  %seen = add i64 %held, ${OWN_MORE}    ; as many as Python sees
+  %count_at = getelementptr i64, ptr %counts, i64 %i
+  %least = load i64, ptr %count_at
+  %is_above = icmp sgt i64 %seen, %least
+  %byte = zext i1 %is_above to i8
+  %to_at = getelementptr i8, ptr %to, i64 %i
+  store i8 %byte, ptr %to_at
+  %next = add i64 %i, 1
+  br label %each
+out:
+  ret ptr %found
+wrong:
+  %error = call i32 @PyErr_BadArgument()
   ret ptr null
 }
 

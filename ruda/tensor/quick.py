@@ -1,13 +1,13 @@
 """Replace what runs for every recorded op by builtins of CPython, once a compiler is there.
 
-Six functions of this package are small, run all the time and do nothing that Python is needed
-for: `tensor.record` and `tensor.fresh`, which make the objects of a recorded op, `program.gather`,
-which looks at all that waits, `execute.read` with `Tensor.buffer`, where ufuncs of arrays that are
-alike compute it all, or on another device one launch that is known (`execute.alone`), and
-`Tensor.__array__`, which gives that to NumPy; what else there is goes to Python. `quick.ll` has
-them in native code. `install` puts those in place of the ones in Python when the first kernel was
-made, if LLVM is loaded by then, or when many ops have run; where the layout of objects is not known
-(PyPy, free-threaded CPython) nothing changes.
+Seven functions of this package are small, run all the time and do nothing that Python is needed
+for: `tensor.record` and `tensor.fresh`, which make the objects of a recorded op, `program.gather`
+and `program.above`, which look at all that waits, `execute.read` with `Tensor.buffer`, where ufuncs
+of arrays that are alike compute it all, or on another device one launch that is known
+(`execute.alone`), and `Tensor.__array__`, which gives that to NumPy; what else there is goes to
+Python. `quick.ll` has them in native code. `install` puts those in place of the ones in Python when
+the first kernel was made, if LLVM is loaded by then, or when many ops have run; where the layout of
+objects is not known (PyPy, free-threaded CPython) nothing changes.
 
 A ufunc is a loop over elements with much around it: dtypes to find, errors to tell, other threads
 to let run. `loops` finds the loops that NumPy would take; their results are the same bits.
@@ -34,7 +34,8 @@ from ruda.tensor.opdef import TAKES, Row
 from ruda.tensor.ops import OPS
 
 PYTHONS = (
-    tensor.fresh, tensor.record, program.gather, execute.read, tensor.Tensor.__array__,
+    tensor.fresh, tensor.record, program.gather, program.above, execute.read,
+    tensor.Tensor.__array__,
 )  # fmt: skip
 CLASSES: tuple[type, ...] = (graph.Node, tensor.Storage, tensor.Tensor)
 
@@ -60,6 +61,7 @@ def _install() -> None:
     constants = {
         **offsets, **places, **native.OFFSETS, "MAX_DEPTH": graph.MAX_DEPTH,
         "SCALAR_VALUE": native.SCALAR_VALUE, "READONLY": ~native.WRITEABLE,
+        "OWN_MORE": program.OWN - 1,
     }  # fmt: skip
     singles: dict[Row, bytes] = {}
     doubles: dict[Row, bytes] = {}
@@ -84,7 +86,8 @@ def _install() -> None:
         ctypes.c_void_p.from_address(made[name]).value = numpy_function(place)
     new = native.new_builtin
     tensor.fresh, tensor.record = new(made["fresh"], "fresh"), new(made["record"], "record")
-    program.gather, execute.read = new(made["gather"], "gather"), new(made["read"], "read")
+    program.gather, program.above = new(made["gather"], "gather"), new(made["above"], "above")
+    execute.read = new(made["read"], "read")
     of = tensor.Tensor
     of.buffer = native.new_method(of, made["buffer"], "buffer")  # type: ignore[method-assign]
     of.__array__ = native.new_method(  # type: ignore[method-assign]

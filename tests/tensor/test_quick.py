@@ -23,7 +23,8 @@ def natives():
     pytest.importorskip("llvmlite.binding")
     quick.install()
     found = (
-        tensor.fresh, tensor.record, program.gather, execute.read, tensor.Tensor.__array__,
+        tensor.fresh, tensor.record, program.gather, program.above, execute.read,
+        tensor.Tensor.__array__,
     )  # fmt: skip
     if found == PYTHONS:
         pytest.skip("the layout of objects is not known")
@@ -93,6 +94,29 @@ def test_programs_have_the_same_keys(natives):
             count = gather(nodes, numbered, leaves, numbers, key, form_of)
             found.append((count, nodes, leaves, numbers, key, numbered))
         assert found[0] == found[1]
+
+
+def test_references_are_counted_alike(natives):
+    *_, python, _, _ = PYTHONS
+    *_, native, _, _ = natives
+    tensors = [ruda.asarray([1.0]) for _ in range(5)]
+    nodes = [t._storage.node for t in tensors]
+    more = [nodes[1], [nodes[2]] * 1000]
+    found = program.references(nodes)
+    assert found[1] == found[0] + 1 and found[2] == found[0] + 1000
+    for change in (-1, 0, 1):
+        known = program.counts([r + change for r in found])
+        assert native(nodes, known) == python(nodes, known) == bytes([change < 0] * 5)
+    known = program.counts([found[0]] * 5)
+    assert native(nodes, known) == python(nodes, known) == bytes([0, 1, 1, 0, 0])
+    alone = [graph.Node()]
+    assert native(alone, program.counts([program.OWN])) == b"\0"
+    assert native(alone, program.counts([program.OWN - 1])) == b"\1"
+    assert native([], b"") == python([], b"") == b""
+    for wrong in ((nodes, known[:-8]), (tuple(nodes), known), (nodes, "x" * 40), (nodes,)):
+        with pytest.raises(TypeError):
+            native(*wrong)
+    del more
 
 
 def small_programs():
@@ -248,7 +272,7 @@ def test_what_a_ufunc_raises_goes_on(natives):
 
 
 def test_native_code_keeps_no_references(natives):
-    fresh, record, gather, read, array = natives
+    fresh, record, gather, above, read, array = natives
     x, y = (ruda.asarray(np.ones((3, 4), np.float32)) for _ in "12")
     nodes = x._storage.node, y._storage.node
     for n in nodes:
@@ -267,6 +291,7 @@ def test_native_code_keeps_no_references(natives):
         fresh(row, nodes, x.shape, x.dtype, x.device, 1)
         waits = [made._storage.node]
         gather(waits, {waits[0]: 0}, [], [], [], form_of)
+        above(waits, program.counts([1] * len(waits)))
         read(made._storage.node)
         read(made._storage.node)
         read(ruda.sum(x + y)._storage.node)  # not all in native code
