@@ -7,7 +7,7 @@ import inspect
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -498,6 +498,22 @@ def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Tensor:
 # ---- statistics that are made of other ops -------------------------------------------------------
 
 
+Statistic = TypeVar("Statistic", bound=Callable[..., Any])
+
+
+def in_single(call: Statistic) -> Statistic:
+    """A statistic that is computed in 32 bits of numbers of 16, whose sums and squares overflow."""
+
+    @functools.wraps(call)
+    def wide(x: Tensor, *values: Any, **options: Any) -> Any:
+        if x.dtype.kind != "float" or x.dtype.bits != 16:
+            return call(x, *values, **options)
+        return astype(call(astype(x, dtypes.float32), *values, **options), x.dtype)
+
+    return wide  # type: ignore[return-value]
+
+
+@in_single
 def mean(x: Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The sum divided by the number of elements."""
     axes = as_axes(axis, x.ndim)
@@ -506,6 +522,7 @@ def mean(x: Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
     return function("sum")(x, axis=axes, keepdims=keepdims) / float(count)
 
 
+@in_single
 def var(
     x: Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False
 ) -> Tensor:
@@ -520,6 +537,7 @@ def var(
     return total / max(float(count) - correction, 0.0)
 
 
+@in_single
 def std(
     x: Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False
 ) -> Tensor:

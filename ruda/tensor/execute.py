@@ -621,6 +621,8 @@ def by_numpy(
                     wider = {"dtype": at.numpy}  # piece by piece: not all of it, 8 bytes a bool
                 else:
                     value = converted(value, kind)
+                    if one.row.name in ("sum", "prod") and at.kind == "float" and at.bits == 16:
+                        wider = {"dtype": np.float32}  # NumPy adds the next one to a rounded sum
                 given.append(value)
             if one.row.kind == "reduce":
                 (i,) = one.inputs

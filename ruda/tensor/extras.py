@@ -25,6 +25,7 @@ from ruda.tensor.creation import (
     concat,
     count_nonzero,
     full,
+    in_single,
     mean,
     moveaxis,
     result_type,
@@ -231,6 +232,7 @@ def nan_to_num(
 # ---- reductions ----------------------------------------------------------------------------------
 
 
+@in_single
 def logsumexp(x: Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) without overflow; -inf of nothing but -inf.
 
@@ -298,6 +300,7 @@ def _nan_extreme(name: str, instead: float, x: Tensor, axis: Any, keepdims: bool
     return t.where(none, math.nan, found)
 
 
+@in_single
 def nanmean(x: Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The mean of the elements that are not NaN."""
     x = x if x.dtype.is_inexact else astype(x, default_float())
@@ -305,6 +308,7 @@ def nanmean(x: Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Tensor
     return found if keepdims else squeeze(found, as_axes(axis, x.ndim))
 
 
+@in_single
 def nanvar(
     x: Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False
 ) -> Tensor:
@@ -315,6 +319,7 @@ def nanvar(
     return found if keepdims else squeeze(found, as_axes(axis, x.ndim))
 
 
+@in_single
 def nanstd(
     x: Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False
 ) -> Tensor:
@@ -455,6 +460,7 @@ def _between_counted(rows: Tensor, share: float, last: Tensor, method: str) -> T
     return first + (at(t.ceil(place)) - first) * astype(step[..., 0], rows.dtype, copy=False)
 
 
+@in_single
 def cov(
     x: Tensor, y: Tensor | None = None, /, *, rowvar: bool = True, bias: bool = False,
     ddof: int | None = None,
@@ -758,12 +764,14 @@ def load(file: str | os.PathLike[str], /, *, device: Any = None) -> Any:
         raise ValueError(f"{os.fspath(file)!r} is no whole npy or npz file: {error}") from None
 
 
-def _storable(x: Tensor) -> np.ndarray[Any, Any]:
+def _storable(x: Any) -> np.ndarray[Any, Any]:
+    x = asarray(x)
     if x.dtype is dtypes.bfloat16:
         raise DTypeError(
             "npy files have no bfloat16: save `.astype(float32)`, it keeps every value"
         )
-    return x.numpy()
+    found: np.ndarray[Any, Any] = x.numpy()
+    return found
 
 
 def _written(file: str | os.PathLike[str], suffix: str, write: Any) -> None:

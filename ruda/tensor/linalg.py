@@ -26,6 +26,7 @@ from ruda.tensor.creation import (
     count_nonzero,
     expand_dims,
     eye,
+    in_single,
     library,
     make_finfo,
     matrix_transpose,
@@ -124,6 +125,7 @@ def tensordot(x1: Tensor, x2: Tensor, /, *, axes: Any = 2) -> Tensor:
     return reshape(t.matmul(a, b), shape)
 
 
+@in_single
 def vector_norm(
     x: Tensor, /, *, axis: Any = None, keepdims: bool = False, ord: float = 2
 ) -> Tensor:

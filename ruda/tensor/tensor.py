@@ -1049,6 +1049,7 @@ def reshape(x: Tensor, /, shape: Any, *, copy: bool | None = None) -> Tensor:
     >>> ruda.reshape(ruda.arange(6), (2, -1)).shape
     (2, 3)
     """
+    shape = shape.tolist() if isinstance(shape, np.ndarray) else shape
     given = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
     wanted = [operator.index(n) for n in given]
     if wanted.count(-1) == 1:

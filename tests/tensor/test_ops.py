@@ -199,6 +199,44 @@ def test_long_reductions(n, device, rng):
                 ruda.max(x)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_numbers_of_16_bits_are_added_in_32(dtype, device):
+    """However many there are: a sum of the same dtype ends where the next number is rounded off."""
+    n = 300 if device == "sim" else 5000
+    x = ruda.full((n, 2), 1.5, dtype=dtype, device=device)
+    for row in (x.mT, ruda.asarray(np.full((2, n), 1.5), device=device).astype(dtype)):
+        for found, wanted in (
+            (ruda.sum(row, axis=1), 1.5 * n),
+            (ruda.sum(row) / 2, 1.5 * n),
+            (ruda.sum(row * 2 - 1, axis=1), 2.0 * n),
+            (ruda.mean(row, axis=1), 1.5),
+            (ruda.prod(row[:, :10], axis=1), 1.5**10),
+            (ruda.std(row * 200), 0),
+            (ruda.vecdot(row, row), 2.25 * n),
+            (ruda.cumulative_sum(row, axis=1)[:, -1], 1.5 * n),
+        ):
+            assert str(found.dtype) == dtype
+            np.testing.assert_allclose(found.astype("float32").numpy(), wanted, rtol=4e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_statistics_of_16_bits_do_not_overflow(dtype, device, rng):
+    a = (rng.normal(size=(2, 40)) * 4000).astype("f4")
+    x = ruda.asarray(a, device=device).astype(dtype)
+    a = x.astype("float32").numpy()
+    calls = [
+        lambda p, x: p.mean(x + 4000, axis=1), lambda p, x: p.std(x, axis=1),
+        lambda p, x: p.nanmean(x + 4000), lambda p, x: p.nanstd(x),
+        lambda p, x: p.linalg.vector_norm(x, axis=1), lambda p, x: p.var(x / 100),
+    ]  # fmt: skip
+    for call in calls:
+        found = call(ruda, x)
+        assert str(found.dtype) == dtype
+        np.testing.assert_allclose(found.astype("float32").numpy(), call(np, a), rtol=2e-2)
+    slope = ruda.grad(lambda x: ruda.sum(ruda.std(x, axis=1)))(x)
+    assert str(slope.dtype) == dtype and bool(ruda.all(ruda.isfinite(slope)))
+
+
 @pytest.mark.parametrize("row", [*ELEMENTWISE, *REDUCTIONS], ids=lambda r: r.name)
 def test_other_dtypes_are_refused(row):
     for dtype in STANDARD:
