@@ -547,6 +547,7 @@ def convolve(x: Tensor, y: Tensor, /, mode: str = "full") -> Tensor:
     >>> ruda.convolve(ruda.asarray([1, 2, 3]), ruda.asarray([0, 1])).tolist()
     [0, 1, 2, 3]
     """
+    graph.check_together("convolve", (x, y))
     if x.ndim != 1 or y.ndim != 1 or not x.size or not y.size:
         raise ShapeError(f"`convolve` takes two vectors with elements, not {x.shape} and {y.shape}")
     if mode not in ("full", "same", "valid"):

@@ -266,7 +266,7 @@ def scatter(
         shape = where.shape
         if _without(where.shape, k) != _without(x.shape, k):
             raise ShapeError(f"`scatter`: indices of {where.shape} for a tensor of {x.shape}")
-    values = asarray(values, device=x.device)
+    values = values if isinstance(values, Tensor) else asarray(values, device=x.device)
     check_device("scatter", x, values)
     check_assignable(values, x.dtype)
     if mode in ("min", "max") and x.dtype.kind == "complex":

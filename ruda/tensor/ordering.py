@@ -474,7 +474,7 @@ def searchsorted(
     if x1.ndim != 1:
         raise ShapeError(f"`searchsorted` in a tensor of shape {x1.shape}: a vector is needed")
     kind = result_type(x1, x2 if isinstance(x2, int | float | complex | Tensor) else asarray(x2))
-    x2 = asarray(x2, device=x1.device)
+    x2 = x2 if isinstance(x2, Tensor) else asarray(x2, device=x1.device)
     check_device("searchsorted", x1, x2, *(() if sorter is None else (sorter,)))
     row, values = (astype(v.detach(), kind, copy=False) for v in (x1, x2))
 
@@ -619,6 +619,7 @@ def bincount(x: Tensor, /, *, weights: Tensor | None = None, minlength: int = 0)
     """
     if x.ndim != 1 or x.dtype.kind not in ("int", "uint"):
         raise ShapeError(f"`bincount` takes a vector of integers, not {x.shape} of {x.dtype}")
+    check_device("bincount", x, *(() if weights is None else (weights,)))
     if weights is not None and weights.shape != x.shape:
         raise ShapeError(f"`bincount`: weights of {weights.shape} for numbers of {x.shape}")
     if minlength < 0:

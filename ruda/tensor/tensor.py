@@ -261,6 +261,7 @@ class Tensor:
         if any(is_array(i) for i in items):
             from ruda.tensor import indexing
 
+            graph.check_together("indexing", arrays_of(self, items))
             if graph.tracing.current is not None:
                 return graph.tracing.current.call(Tensor.__getitem__, (self, key), {})  # type: ignore[no-any-return]
             out = from_buffer(indexing.read(self, items), self.device)
@@ -281,6 +282,7 @@ class Tensor:
         if not any(is_array(i) for i in items):
             view = basic_view(self._seen(), items)
         source = value if isinstance(value, Tensor) else asarray(value, device=self.device)
+        graph.check_together("assignment", [*arrays_of(self, items), source])
         indexing.check_assignable(source, self.dtype)
         self._own()
         if view is None:
@@ -967,6 +969,11 @@ def is_array(item: Any) -> bool:
     return isinstance(item, list | bool | np.bool_) or (
         isinstance(item, np.ndarray) and (item.ndim > 0 or item.dtype.kind == "b")
     )
+
+
+def arrays_of(x: Tensor, items: tuple[Any, ...]) -> list[Tensor]:
+    """A tensor and those that pick its elements."""
+    return [x, *(i for i in items if isinstance(i, Tensor) and is_array(i))]
 
 
 def basic_view(seen: View, items: tuple[Any, ...]) -> View:

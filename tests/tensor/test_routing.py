@@ -195,6 +195,45 @@ def test_work_goes_from_device_to_device_and_back(device, rng):
         np.testing.assert_array_equal(there.numpy(), a * 2)
 
 
+L = ruda.linalg
+# Ops on a tensor x of three numbers and one y of another device.
+MIXED = {
+    "add": lambda x, y: x + y, "in place": lambda x, y: x.__iadd__(y), "matmul": lambda x, y: x @ y,
+    "where": lambda x, y: ruda.where(x > 0, y, x), "concat": lambda x, y: ruda.concat([x, y]),
+    "stack": lambda x, y: ruda.stack([x, y]), "clip": lambda x, y: ruda.clip(x, y, y),
+    "index": lambda x, y: x[y.astype("int32")], "mask": lambda x, y: x[y > 0],
+    "write": lambda x, y: x.__setitem__(slice(None), y),
+    "write a number": lambda x, y: x.__setitem__(0, y[0]),
+    "write at indices": lambda x, y: x.__setitem__([0, 1, 2], y),
+    "write at theirs": lambda x, y: x.__setitem__(y.astype("int32"), 0),
+    "write by mask": lambda x, y: x.__setitem__(y > 0, 1),
+    "take": lambda x, y: ruda.take(x, y.astype("int32")),
+    "scatter": lambda x, y: ruda.scatter(x, ruda.asarray([0, 1, 2], device=x.device), y),
+    "scatter at": lambda x, y: ruda.scatter(x, y.astype("int32"), x),
+    "searchsorted": ruda.searchsorted, "isin": ruda.isin, "convolve": ruda.convolve,
+    "interp": lambda x, y: ruda.interp(x, y, y), "kron": ruda.kron, "vecdot": ruda.vecdot,
+    "bincount": lambda x, y: ruda.bincount(x.astype("int32"), weights=y),
+    "histogram": lambda x, y: ruda.histogram(x, weights=y), "allclose": ruda.allclose,
+    "einsum": lambda x, y: ruda.einsum("i,j->ij", x, y), "cross": ruda.cross,
+    "solve": lambda x, y: L.solve(ruda.eye(3, device=x.device), y),
+    "average": lambda x, y: ruda.average(x, weights=y),
+    "lstsq": lambda x, y: L.lstsq(ruda.eye(3, device=x.device), y),
+    "grad": lambda x, y: ruda.grad(lambda x: ruda.sum(x * y))(x),
+    "compiled": lambda x, y: ruda.compile(lambda x, y: x * y)(x, y),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_two_devices_in_an_op_are_named(name, device):
+    here = "sim" if device == "cpu" else "cpu"
+    for first, second in ((here, device), (device, here)):
+        x, y = ruda.ones(3, device=first), ruda.ones(3, device=second)
+        with pytest.raises(ruda.errors.DeviceError) as error:
+            MIXED[name](x, y)
+        assert first in str(error.value) and second in str(error.value)
+        assert x.tolist() == [1, 1, 1]
+
+
 def test_reading_one_tensor_computes_only_its_device(device):
     x, y = ruda.ones(3) + 1, ruda.ones(3, device=device) * 3
     ruda.realize(x, y)
