@@ -208,6 +208,10 @@ class Gpu:
 
     # ---- errors
 
+    def note(self, name: str) -> None:
+        """A launch or a call is going on: keep who asked for it. See `quick`."""
+        self.recent.append(base.asked(name))
+
     def fail(self, code: Any, where: str = "") -> DeviceError:
         """The error for a code that a launch or a synchronisation gave."""
         text = describe(code)

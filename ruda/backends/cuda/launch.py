@@ -778,8 +778,11 @@ def bound(module: Module, launch: Launch, given: Sequence[Any]) -> Callable[...,
     """
     if is_general(module, launch):
         return None
+    from ruda.backends.cuda import quick
+
     module = fitting(module, launch, given)
     gpu, shape, metadata = module.gpu, shape_of(module, launch), module.metadata
+    quick.prepare(gpu)
     # Arrays that lie as these do overlap where their first elements are as near as this.
     near = []
     for k, other in metadata["apart"]:
@@ -795,7 +798,7 @@ def bound(module: Module, launch: Launch, given: Sequence[Any]) -> Callable[...,
         "blocks": [Block(packer.size, offsets)], "Block": Block, "size": packer.size,
         "offsets": offsets, "pack": packer.pack_into, "driver_launch": gpu.driver.cuLaunchKernel,
         "function": module.function, "stream": gpu.driver.CUstream(0),
-        "recent": gpu.recent.append, "name": module.name, "getframe": sys._getframe,
+        "gpu": gpu, "name": module.name,
         "failed": functools.partial(_failed, module), "asarray": np.asarray, "u16": np.uint16,
         "observers": observers, "observed": observed, "device": gpu.name, "__name__": __name__,
         "overlapping": Overlapping(module, launch),
@@ -815,8 +818,7 @@ def launch({", ".join(f"a{k}" for k in range(len(module.types)))}):
         block = Block(size, offsets)
     pack({values})
     chosen = {code}
-    frame = getframe(1)
-    recent((name, frame.f_code, frame.f_lasti))
+    gpu.note(name)
     if observers:
         with observed("kernel", name, device):
             (code,) = driver_launch(chosen, {numbers}, stream, block.address, 0)

@@ -34,6 +34,7 @@ declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
 declare i64 @PyUnicode_Tailmatch(ptr, ptr, i64, i64, i32)
 declare ptr @PyErr_Occurred()
 declare void @PyErr_Clear()
+declare i32 @PyErr_BadArgument()
 declare ptr @PyEval_GetFrame()
 declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)
@@ -216,7 +217,7 @@ python:
 ; ---- the launch ----------------------------------------------------------------------------------
 
 ; Note who asked: the first frame outside of this package. False: an error is set.
-define internal i1 @note(ptr %m) {
+define internal i1 @note(ptr %name, ptr %recent) {
 entry:
   %given = alloca ptr
   %first = call ptr @PyEval_GetFrame()
@@ -255,7 +256,6 @@ found:
   call void @Py_DecRef(ptr %frame)
   %wide = sext i32 %at to i64
   %number = call ptr @PyLong_FromLong(i64 %wide)
-  %name = call ptr @get(ptr %m, i64 ${M_NAME})
   %asked = call ptr (i64, ...) @PyTuple_Pack(i64 3, ptr %name, ptr %code, ptr %number)
   call void @Py_DecRef(ptr %code)
   call void @Py_DecRef(ptr %number)
@@ -263,7 +263,6 @@ found:
   br i1 %unmade, label %error, label %tell
 tell:
   store ptr %asked, ptr %given
-  %recent = call ptr @get(ptr %m, i64 ${M_RECENT})
   %told = call ptr @PyObject_Vectorcall(ptr %recent, ptr %given, i64 1, ptr null)
   call void @Py_DecRef(ptr %asked)
   %failed = icmp eq ptr %told, null
@@ -273,6 +272,27 @@ fine:
   ret i1 true
 error:
   ret i1 false
+}
+
+; `Gpu.note`.
+define ptr @tell(ptr %self, ptr %given, i64 %count) {
+entry:
+  %good = icmp eq i64 %count, 1
+  br i1 %good, label %go, label %wrong
+go:
+  %none = load ptr, ptr @none
+  %name = load ptr, ptr %given
+  %recent = call ptr @PyTuple_GetItem(ptr %self, i64 0)
+  %noted = call i1 @note(ptr %name, ptr %recent)
+  br i1 %noted, label %out, label %error
+out:
+  call void @Py_IncRef(ptr %none)
+  ret ptr %none
+wrong:
+  %bad = call i32 @PyErr_BadArgument()
+  br label %error
+error:
+  ret ptr null
 }
 
 ; The array of a block.
@@ -481,7 +501,9 @@ result:
   %out_offset = call i64 @word(ptr %m, i64 ${M_OUT})
   %out_place = getelementptr i8, ptr %buffer, i64 %out_offset
   store i64 %out, ptr %out_place
-  %noted = call i1 @note(ptr %m)
+  %name = call ptr @get(ptr %m, i64 ${M_NAME})
+  %recent = call ptr @get(ptr %m, i64 ${M_RECENT})
+  %noted = call i1 @note(ptr %name, ptr %recent)
   br i1 %noted, label %go, label %drop
 go:
   %driver = call ptr @get(ptr %m, i64 ${M_DRIVER})

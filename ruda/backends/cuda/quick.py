@@ -31,7 +31,7 @@ import numpy as np
 from ruda.backends import cpu_launcher, pool
 from ruda.backends.base import DeviceArray, Launch, Storage, observers, offset_of
 from ruda.backends.cuda import launch as launching
-from ruda.backends.cuda.driver import check
+from ruda.backends.cuda.driver import Gpu, check
 from ruda.dtypes import DType, float32, float64
 from ruda.jit.types import ArrayType
 
@@ -51,6 +51,7 @@ class Natives(NamedTuple):
     """The loaded code."""
 
     launch: int
+    tell: int
 
 
 @functools.cache  # once
@@ -75,7 +76,17 @@ def natives() -> Natives | None:
     pool.Block.__del__ = cpu_launcher.new_method(  # type: ignore[method-assign]
         pool.Block, found["give_back"], "__del__"
     )
-    return Natives(found["launch"])
+    return Natives(found["launch"], found["tell"])
+
+
+def prepare(gpu: Gpu) -> Natives | None:
+    """The native code, if LLVM is loaded anyway; a GPU's launches are noted by it from now on."""
+    found = natives() if "llvmlite" in sys.modules else None
+    if found is not None and "note" not in vars(gpu):
+        gpu.note = cpu_launcher.new_builtin(  # type: ignore[method-assign]
+            found.tell, "note", (gpu.recent.append,)
+        )
+    return found
 
 
 def fresh(
@@ -86,16 +97,16 @@ def fresh(
     The kernel's first argument is its result; the inputs lie as the given ones do. None where the
     kernel, or this Python, is not for it.
     """
-    if "llvmlite" not in sys.modules or launching.is_general(module, launch):
+    code = prepare(module.gpu)
+    if code is None or launching.is_general(module, launch):
         return None
     types, rows = module.types, module.metadata["parameters"]
     takes = [action(kind) for kind in types[1:]]
     only_result = all(0 in pair for pair in module.metadata["apart"])  # new memory is apart
     if not isinstance(types[0], ArrayType) or None in takes or not only_result:
         return None
-    code = natives()
     address = address_of_launch(module.gpu.driver)
-    if code is None or not address:
+    if not address:
         return None
     module = launching.fitting(module, launch, given)
     gpu, rows = module.gpu, module.metadata["parameters"]

@@ -15,7 +15,7 @@ import ctypes
 import functools
 from typing import TYPE_CHECKING, Any
 
-from ruda.backends.base import asked, observed
+from ruda.backends.base import observed
 from ruda.errors import DeviceError, OutOfMemoryError
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def attempt(gpu: Gpu, name: str, letter: str, *arguments: Any) -> None:
     shown = name.replace("?", letter)
     if call is None:
         raise DeviceError(f"the {TITLES[key]} installed here has no {shown}")
-    gpu.recent.append(asked(shown))
+    gpu.note(shown)
     with observed("kernel", shown, gpu.name):
         code = call(*arguments)
     if code and STATUS[key].get(code) == MEMORY:

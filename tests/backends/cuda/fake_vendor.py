@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import lapack
 
+from ruda.backends.base import asked
 from ruda.backends.cuda import vendor
 
 DTYPES = {"S": np.float32, "D": np.float64, "C": np.complex64, "Z": np.complex128}
@@ -45,7 +46,7 @@ class Fake:
             number=0, name="cuda:0", recent=[], use=lambda: None, synchronize=lambda: None,
             pool=SimpleNamespace(closed=False, empty=lambda: self.calls.append("empty")),
             driver=SimpleNamespace(cuCtxSetCurrent=lambda context: None), context=None,
-            allocate=self.allocate,
+            allocate=self.allocate, note=lambda name: self.gpu.recent.append(asked(name)),
         )  # fmt: skip
 
     def allocate(self, nbytes: int) -> Any:

@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 
 import ruda
+from ruda.backends import base
 from ruda.backends import pool as pools
 from ruda.backends.cuda import driver
 from ruda.backends.cuda import quick as native
 from ruda.backends.cuda.launch import kind_of, layout
 from ruda.errors import DeviceError, OutOfMemoryError
 from ruda.tensor import execute, plan, quick
+from ruda.tensor.primitives import run as primitives
 from tests.backends.cuda.fake import Code, array, values
 
 pytest.importorskip("llvmlite.binding")
@@ -271,6 +273,41 @@ def test_the_user_s_line_is_found_behind_what_reads(fake):
     np.asarray(a + b)  # by NumPy
     ((_, code, _),) = gpu.recent
     assert code.co_filename == __file__
+
+
+@pytest.mark.parametrize("natively", [True, False])
+def test_the_user_s_line_is_noted_for_chains_and_primitives(fake, natively):
+    """Launches of plans come from deep inside of this package."""
+
+    @ruda.jit
+    def double(x, out):
+        i = ruda.grid(1)
+        if i < out.size:
+            out[i] = 2 * x[i]
+
+    a, b = tensors(2, 3)
+    warm(lambda: a + b)
+    gpu = driver.gpu("cuda:0")
+    assert "note" in vars(gpu)
+    if not natively:
+        del gpu.note
+
+    def chain():
+        ((a + b) * a - b).buffer()  # a chain
+
+    def total():
+        ruda.sum(a * b).buffer()  # a sum
+
+    def primitive():
+        primitives.launch("double", "cuda:0", double, 1, 128, a.buffer(), b.buffer())  # a launch
+
+    for run, comment in ((chain, "# a chain"), (total, "# a sum"), (primitive, "# a launch")):
+        for _ in range(3):
+            run()
+        gpu.recent.clear()
+        run()
+        places = {base.Asked(*row).place for row in gpu.recent}
+        assert places == {f"{__file__}, line {line_with(comment)}"}
 
 
 def test_a_new_thread_gets_the_context(fake):
