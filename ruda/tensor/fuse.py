@@ -289,7 +289,7 @@ class Maker:
     # -- in the end --
 
     def join_neighbours(self) -> None:
-        """Clusters of one space that read the same memory as one."""
+        """Clusters of one space that read the same memory as one, as far as the device binds it."""
         readers: dict[Reference, list[Cluster]] = {}
         for c in list(self.all.values()):
             for reference in self.reads(c):
@@ -298,7 +298,10 @@ class Maker:
             for one, two in itertools.pairwise(group):
                 c, other = self.now(one), self.now(two)
                 if c is not other and c.space == other.space:
-                    self.merge(c, other)
+                    needs = len(self.reads(c) | self.reads(other))
+                    needs += len(self.writes(c)) + len(self.writes(other))
+                    if needs <= self.limits.arrays:
+                        self.merge(c, other)
 
     def now(self, c: Cluster) -> Cluster:
         """The cluster that a cluster has become a part of."""

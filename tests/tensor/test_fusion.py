@@ -337,6 +337,18 @@ def test_more_arrays_than_a_device_binds(most, monkeypatch, rng):
     np.testing.assert_allclose(total.numpy(), wanted, rtol=1e-4, atol=1e-5)
 
 
+def test_unrelated_ops_on_an_array_fill_kernels(monkeypatch, rng):
+    """As many in each as the device binds arrays, not one: each kernel reads the array once."""
+    monkeypatch.setattr(plan, "limits", lambda device: fuse.Limits(8))
+    a = rng.normal(size=50).astype("f4")
+    x = ruda.asarray(a)
+    results = [x * float(k + 2) for k in range(70)]
+    made = planned(*results)
+    assert [len(k.outputs) for k in made.kernels] == [7] * 10 and not made.splits
+    for k, found in enumerate(results):
+        np.testing.assert_array_equal(found.numpy(), a * np.float32(k + 2))
+
+
 # ---- memory --------------------------------------------------------------------------------------
 
 
