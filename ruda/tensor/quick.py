@@ -37,6 +37,8 @@ PYTHONS = (
     tensor.fresh, tensor.record, program.gather, program.above, execute.read,
     tensor.Tensor.__array__,
 )  # fmt: skip
+*_, READ, ARRAY = PYTHONS
+BUFFER = tensor.Tensor.buffer
 CLASSES: tuple[type, ...] = (graph.Node, tensor.Storage, tensor.Tensor)
 
 
@@ -73,8 +75,8 @@ def _install() -> None:
         "small": execute._small, "settings": settings, "local": settings.local,
         "cpu_name": "cpu", "base_name": "base", "fusion_name": "fusion", "verify_name": "verify",
         "acquire": execute._lock.acquire, "release": execute._lock.release,
-        "by_python": execute.read, "ops": execute._alone,
-        "array_by_python": tensor.Tensor.__array__, "buffer_by_python": tensor.Tensor.buffer,
+        "by_python": READ, "ops": execute._alone,
+        "array_by_python": ARRAY, "buffer_by_python": BUFFER,
         "tracing": graph.tracing, "current_name": "current",
     }  # fmt: skip
     made = native.natives(string.Template(text).substitute(constants), values)

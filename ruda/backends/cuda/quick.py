@@ -44,6 +44,7 @@ WORDS = (
     *("POOL", "SIZE", "NBYTES", "TAKE", "NAME", "RECENT", "OBSERVERS", "REFUSED"),
     *("DEVICE", "BACKEND", "SHAPE", "DTYPE", "STRIDES", "TYPE", "KIND"),
 )
+GIVE_BACK = pool.Block.__del__  # what it was, also where two threads replace it at once
 LEGACY, PER_THREAD = 1, 2  # which default stream a driver's function means
 
 
@@ -68,7 +69,7 @@ def natives() -> Natives | None:
     values = {
         "block_type": pool.Block, "storage_type": Storage, "array_type": DeviceArray,
         "float_type": float, "int_type": int, "none": None, "true": True, "false": False,
-        "zero": 0, "name_key": "__name__", "package": "ruda.", "by_python": pool.Block.__del__,
+        "zero": 0, "name_key": "__name__", "package": "ruda.", "by_python": GIVE_BACK,
     }  # fmt: skip
     found = cpu_launcher.natives(string.Template(text).substitute(constants), values)
     if found is None:

@@ -526,6 +526,21 @@ def test_a_block_that_was_never_made_dies_in_peace():
     gc.collect()
 
 
+def test_two_threads_may_load_it_at_once(fake):
+    """What native code leaves to Python stays Python's."""
+    pythons = native.GIVE_BACK, quick.BUFFER, quick.READ, quick.ARRAY
+    assert {type(f).__name__ for f in pythons} == {"function"}
+    native.natives.__wrapped__()  # once more, as if another thread was there first
+    quick._install.__wrapped__()
+    block = pools.Pool("far:0", lambda nbytes: 1, keep=1).allocate(600)
+    pool = block.pool
+    del block  # by Python, as the pool keeps little
+    assert pool.statistics()["in_use"] == 0
+    a, b = tensors(2, 3)
+    assert (a + b)[3:].buffer().shape == np.asarray((a + b)[3:], dtype=np.float64).shape
+    assert warm(lambda: a + b, 3).shape == (N,)
+
+
 def test_python_loads_it_after_many_ops(fake, monkeypatch):
     """Where cubins came from the disk nothing has loaded LLVM: native code comes when it pays."""
     a, b = tensors(2, 3)
