@@ -29,7 +29,9 @@ from ruda.settings import settings
 if TYPE_CHECKING:
     from types import CodeType
 
-NOT_INITIALISED, OUT_OF_MEMORY, INVALID_CONTEXT, NOT_READY = 3, 2, 201, 600
+NOT_INITIALISED, OUT_OF_MEMORY, NOT_READY = 3, 2, 600
+# What a launch is told in a thread without a context, or with that of another GPU.
+ELSEWHERE = (201, 400)
 ALREADY_PEERS = 704
 HINT = "ruda's CUDA backend needs an NVIDIA driver and the package cuda-bindings"
 _forked = False

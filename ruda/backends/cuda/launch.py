@@ -34,7 +34,7 @@ from ruda.backends.base import (
     tell_moved,
 )
 from ruda.backends.cpu import reports
-from ruda.backends.cuda.driver import INVALID_CONTEXT, Gpu, check, handle_of
+from ruda.backends.cuda.driver import ELSEWHERE, Gpu, check, handle_of
 from ruda.backends.pool import Block as PoolBlock
 from ruda.dtypes import DType, float64, int64
 from ruda.errors import CheckError, DeviceError, LaunchError, LaunchTypeError, LaunchValueError
@@ -893,9 +893,10 @@ class Overlapping:
 
 
 def _failed(module: Module, code: Any, function: Any, parameters: int, *shape: int) -> None:
-    """A launch that the driver refused: in a new thread the context is not there yet."""
+    """A launch that the driver refused: in a new thread the context is not there yet, and where
+    several GPUs take turns it may be another's."""
     gpu = module.gpu
-    if int(code) == INVALID_CONTEXT:
+    if int(code) in ELSEWHERE:
         gpu.use()
         (code,) = gpu.driver.cuLaunchKernel(function, *shape, 0, parameters, 0)
         if not code:

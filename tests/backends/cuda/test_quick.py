@@ -310,10 +310,12 @@ def test_the_user_s_line_is_noted_for_chains_and_primitives(fake, natively):
         assert places == {f"{__file__}, line {line_with(comment)}"}
 
 
-def test_a_new_thread_gets_the_context(fake):
+@pytest.mark.parametrize("code", [Code.CUDA_ERROR_INVALID_CONTEXT, Code.CUDA_ERROR_INVALID_HANDLE])
+def test_a_new_thread_gets_the_context(fake, code):
+    """Also one that has another GPU's."""
     a, b = tensors(2, 3)
     warm(lambda: a + b)
-    fake.codes["cuLaunchKernel"] = [Code.CUDA_ERROR_INVALID_CONTEXT]
+    fake.codes["cuLaunchKernel"] = [code]
     fake.calls.clear()
     out = (a + b).buffer()
     assert fake.calls == ["cuLaunchKernel", "cuCtxSetCurrent", "cuLaunchKernel"]
