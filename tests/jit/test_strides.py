@@ -292,6 +292,14 @@ def test_rounds_that_go_straight_on_ask_a_page_ahead(rng):
         assert np.array_equal(result, data.sum(1)), columns
 
 
+@pytest.mark.parametrize(("name", "asks"), [("add", True), ("max", False), ("min", False)])
+def test_rounds_that_compare_do_not_ask_a_page_ahead(name, asks):
+    step = assign(a, op(name, ir.Read(a), load(x, k)))
+    body = last_of(loop(thread(), N, 64, step))
+    kernel = function((x, out), *body, block=(64, 1, 1))
+    assert ("prefetch" in BACKEND.emit(kernel, BACKEND.target("cpu")).text) is asks
+
+
 def test_loops_over_the_same_elements_ask_for_nothing():
     """Thread t's element k is thread t + 1's element k - 1: what comes next is there already."""
     kernel = function(
