@@ -680,12 +680,36 @@ def launch(
         k.run = prepared(k.group, k.launch, [*between, *given], device)
         second = lower.configuration(k.finish, (k.rows, k.parts))
         k.run_finish = prepared(k.finish, second, [*whole, *between], device)
+        install()
         if hasattr(backend, "bound"):
             both = (k.group, k.launch, [*between, *given]), (k.finish, second, [*whole, *between])
             k.bound = bound(k, both, device)
+        else:
+            k.bound = in_parts(k, k.run, k.run_finish, device)
     assert k.run_finish is not None
     k.run(*between, *given)
     k.run_finish(*whole, *between)
+
+
+def in_parts(
+    k: Kernel, first: Callable[..., None], second: Callable[..., None], device: str
+) -> Callable[..., None]:
+    """Both launches of a kernel of parts, with all found out that stays the same. What lies in
+    between is short, but nothing of it is in the caches when much memory was read."""
+    makers = [
+        memory.maker((k.rows, k.parts), part_dtype(k.group.ops[n]), device) for n in k.group.outputs
+    ]
+    operands, rows = k.operands, (k.rows,)
+
+    def run(made: Sequence[Any], values: Sequence[Any], numbers: Sequence[Any]) -> None:
+        between = [make() for make in makers]
+        given = [o.of(values) for o in operands]
+        if numbers:
+            given += converted(k, numbers)
+        first(*between, *given)
+        second(*[m.reshape(rows) for m in made], *between)
+
+    return run
 
 
 def install(load: bool = False) -> None:

@@ -845,8 +845,19 @@ def as_axes(axis: Any, ndim: int) -> tuple[int, ...]:
 
 def _reduction(name: str) -> Callable[..., Tensor]:
     row = OPS[name]
+    # Results over all axes of floats, to record those without delay: dtype and axes by dtype and
+    # number of axes.
+    known: dict[tuple[DType, int], tuple[DType, tuple[int, ...]]] = {}
 
     def call(x: Any, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
+        whole = axis is None and dtype is None and not keepdims and type(x) is Tensor
+        if whole and x._view is None and x._history is None:
+            result = known.get((x.dtype, len(x.shape)))
+            node = x._storage.node
+            if result is not None and node.depth < graph.MAX_DEPTH and 0 not in x.shape:
+                made = fresh(row, (node,), (), result[0], node.device, node.depth + 1)
+                made._storage.node.axes = result[1]
+                return made
         x = x if isinstance(x, Tensor) else asarray(x)
         if dtype is not None:
             x = astype(x, dtype)
@@ -855,6 +866,8 @@ def _reduction(name: str) -> Callable[..., Tensor]:
         if row.rule == "accumulate" and not x.dtype.is_inexact and not run.has_int64(x.device):
             of = in_32_bits(row)
         found = from_node(graph.reduce(of, x.node(), axes, keepdims))
+        if whole and axes and x.dtype.kind == "float":
+            known[x.dtype, len(axes)] = found.dtype, axes
         if x._history is not None:
             attach(found, name, reduction_gradient(name, axes, keepdims), (x,))
         return found if dtype is None else astype(found, dtype)
