@@ -84,23 +84,21 @@ def read(node: Node) -> Any:
     """
     if node.value is not None:
         return node.value
-    if node.device == "cpu" and (settings.local.get() or settings.base)["fusion"] != "verify":
-        before = be_quiet(QUIET)
-        try:
-            with _lock:
-                found = node.value
-                return evaluate(node) if found is None else found
-        except (NotSmall, RecursionError):
-            pass
-        finally:
-            warn_again(before)
-    elif node.device != "cpu":
-        with _lock:
-            if node.value is None and not alone(node):
+    with _lock:
+        if node.value is None:
+            done = small_work(node) if node.device == "cpu" else alone(node)
+            if not done:
                 planned([node])
-            return node.value
-    realize((node,))
-    return node.value
+        return node.value
+
+
+def small_work(node: Node) -> bool:
+    """Compute a node of the host as `at_once` does; False if it is for a plan, as is seen from most
+    nodes without the exception that tells it of those that they need."""
+    row, shape = node.row, node.shape
+    if row is None or row.kind != "elementwise" or (shape not in _small and not is_small(shape)):
+        return False
+    return at_once((node,))
 
 
 def compute(pending: list[Node]) -> None:
