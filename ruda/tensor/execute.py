@@ -51,8 +51,8 @@ PLANS = 1024  # that are kept
 _lock = threading.RLock()
 _seen: dict[Group, int] = {}
 _refused: set[Group] = set()  # no kernel can compute them: complex tanh
-# The settings that plans were made under, and the programs that have some.
-_plans: tuple[Any, dict[Any, Known]] = (None, {})
+# The settings that plans were made under, and the programs that have some; and reductions alone.
+_plans: tuple[Any, dict[Any, Any]] = (None, {})
 
 
 def realize(targets: Iterable[Node]) -> None:
@@ -86,7 +86,10 @@ def read(node: Node) -> Any:
         return node.value
     with _lock:
         if node.value is None:
-            done = small_work(node) if node.device == "cpu" else alone(node)
+            if node.device == "cpu":
+                done = reduced_again(node) or small_work(node)
+            else:
+                done = alone(node)
             if not done:
                 planned([node])
         return node.value
@@ -149,6 +152,8 @@ def found_again(pending: list[Node]) -> bool:
     made = ready.plan
     values = plan.leaf_values(made, [found.leaves[k].value for k in ready.leaves])
     run(made, values, [found.numbers[k] for k in ready.numbers])
+    if len(found.nodes) == 1:
+        remember_reduction(found.nodes[0], made)
     for k, place in ready.results:
         finish(found.nodes[k], values[place])
     return True
@@ -450,6 +455,43 @@ def first_alone(n: Node, kind: tuple[Any, ...]) -> bool:
             given == (1, 0),
         )
     return True
+
+
+# ---- a reduction alone ---------------------------------------------------------------------------
+
+
+def reduced_again(n: Node) -> bool:
+    """Compute a reduction of much memory on the host by the kernel that an equal one had; False if
+    there is none. After much memory nothing of the way to a plan is in the caches."""
+    if n.row is None or n.row.kind != "reduce":
+        return False
+    (x,) = n.inputs
+    if x.value is None or _plans[0] is not (settings.local.get() or settings.base):
+        return False
+    found = _plans[1].get(reduction_key(n, x))
+    if found is None:
+        return False
+    kernel, make = found
+    out = make()
+    kernel.bound((out,), (x.value,), ())
+    n.computed(out)
+    return True
+
+
+def reduction_key(n: Node, x: Node) -> tuple[Any, ...]:
+    """No program's key: these begin with a number."""
+    return n.row, n.axes, n.shape, graph.form_of(x)
+
+
+def remember_reduction(n: Node, made: Plan) -> None:
+    """Keep the kernel of a plan that is one reduction in parts, of memory as it is."""
+    if n.device != "cpu" or n.row is None or n.row.kind != "reduce" or len(made.steps) != 1:
+        return
+    kernel = made.steps[0]
+    if isinstance(kernel, Look) or kernel.bound is None or made.sources != ((0, None),):
+        return
+    (x,) = n.inputs
+    _plans[1][reduction_key(n, x)] = kernel, memory.maker(n.shape, n.dtype, n.device)
 
 
 # ---- small work at once --------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 import ruda
 from ruda.jit.types import parse_type
 from ruda.tensor import execute, fuse, lower, plan
+from ruda.tensor.ops import OPS
 from ruda.tensor.program import collect, program, topological
 
 
@@ -625,3 +626,32 @@ def test_a_view_is_taken_before_or_after_an_op_alike(rng, dtype):
             assert call(seen).numpy().tobytes() == twice[:, ::-1].tobytes(), name
             ruda.realize(seen)
             assert call(seen).numpy().tobytes() == twice[:, ::-1].tobytes(), name
+
+
+def test_a_long_reduction_is_computed_again_by_its_kernel(rng):
+    """Of what the memory holds then, and under the settings of then."""
+    plain = rng.standard_normal((2, 200_000))
+    for name, axis in (("sum", None), ("max", 1), ("sum", 1)):
+        for dtype in ("float32", "float64"):
+            a = plain.astype(dtype)
+            x, y = ruda.asarray(a), ruda.asarray(-2 * a)
+            strided = ruda.asarray(np.repeat(a, 2, axis=1))[:, ::2]
+            found = {}
+            for turn in range(4):
+                for k, t in enumerate((x, y, strided)):
+                    result = getattr(ruda, name)(t, axis=axis).buffer()
+                    if turn > 1:
+                        assert result.tobytes() == found[k].tobytes() and result is not found[k]
+                    found[k] = result
+                execute.wait()
+            wanted = [getattr(np, name)(v, axis=axis) for v in (a, -2 * a, a)]
+            for k in range(3):
+                np.testing.assert_allclose(found[k], wanted[k], rtol=1e-3, atol=1e-2)
+            assert any(key[0] is OPS[name] for key in execute._plans[1])
+            x[0, 0] = 1e6
+            a[0, 0] = 1e6
+            again = getattr(ruda, name)(x, axis=axis).buffer()
+            np.testing.assert_allclose(again, getattr(np, name)(a, axis=axis), rtol=1e-3, atol=1e-2)
+            with ruda.config(fusion="0"):
+                by_numpy = getattr(ruda, name)(x, axis=axis).buffer()
+            np.testing.assert_allclose(again, by_numpy, rtol=1e-3, atol=1e-2)
