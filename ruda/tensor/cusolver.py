@@ -143,13 +143,41 @@ def bytes_of(device: str, name: str, kind: DType, *arguments: Any) -> tuple[Any,
 # ---- LU ------------------------------------------------------------------------------------------
 
 
+SINGULAR, MISSING = 1, 2  # what LU tells of a matrix: a pivot is 0; there is NaN
+
+
 @jit(wraparound=False)
-def zero_pivots(a, singular):  # type: ignore[no-untyped-def]
-    """singular[b] = 1 where a triangle has a 0 on its diagonal."""
+def note_missing(a, told):  # type: ignore[no-untyped-def]
+    """told[b] = MISSING where there is NaN."""
     i = grid(1)
     n = a.shape[1]
-    if i < a.shape[0] * n and a[i // n, i % n, i % n] == a.dtype.type(0):
-        singular[i // n] = 1
+    if i < a.shape[0] * n * n:
+        x = a[i // (n * n), i // n % n, i % n]
+        if x != x:
+            told[i // (n * n)] = MISSING
+
+
+@jit(wraparound=False)
+def set_apart(a, told):  # type: ignore[no-untyped-def]
+    """The unit matrix where there is NaN."""
+    i = grid(1)
+    n = a.shape[1]
+    if i < a.shape[0] * n * n and told[i // (n * n)] == MISSING:
+        row, column = i // n % n, i % n
+        a[i // (n * n), row, column] = a.dtype.type(row == column)
+
+
+@jit(wraparound=False)
+def zero_pivots(a, told):  # type: ignore[no-untyped-def]
+    """told[b] = SINGULAR where a triangle has a 0 on its diagonal; NaN where there was one."""
+    i = grid(1)
+    n = a.shape[1]
+    if i < a.shape[0] * n * n:
+        b, row, column = i // (n * n), i // n % n, i % n
+        if told[b] == MISSING:
+            a[b, row, column] = a.dtype.type(math.nan)
+        elif row == column and a[b, row, column] == a.dtype.type(0):
+            told[b] = SINGULAR
 
 
 @jit(wraparound=False)
@@ -175,9 +203,14 @@ def lower_roots(a, wrong):  # type: ignore[no-untyped-def]
             wrong[b] = 1
 
 
-def lu(a: Any, pivots: Any, singular: Any, kind: DType, device: str) -> None:
-    """Factorise the transposes of the matrices where they lie; pivots count from 1."""
+def lu(a: Any, pivots: Any, told: Any, kind: DType, device: str) -> None:
+    """Factorise the transposes of the matrices where they lie; pivots count from 1.
+
+    `told` is 0 before. NaN is kept from the vendor, who takes it for a pivot of 0 (on an H200).
+    """
     count, n, _ = a.shape
+    run.each("lu", device, note_missing, a.size, a, told)
+    run.each("lu", device, set_apart, a.size, a, told)
     info = memory.allocate((count,), dtypes.int32, device)  # which nobody reads
     if count > 1 and n <= TOGETHER:
         places = table(a, device)
@@ -192,7 +225,7 @@ def lu(a: Any, pivots: Any, singular: Any, kind: DType, device: str) -> None:
                 device, "cusolverDn?getrf", kind, n, n, at, n, address(work),
                 address(pivots) + 4 * n * k, address(info) + 4 * k,
             )  # fmt: skip
-    run.each("lu", device, zero_pivots, count * n, a, singular)
+    run.each("lu", device, zero_pivots, a.size, a, told)
 
 
 def solve(a: Any, pivots: Any, x: Any, transposed: bool, kind: DType, device: str) -> None:
@@ -334,13 +367,13 @@ def singular(a: Any, s: Any, u: Any, v: Any, kind: DType, device: str) -> Any:
     info = run.full((count,), 0, dtypes.int32, device)
     job = VALUES_ONLY if u is None else VECTORS
     together = count > 1 and m <= TINY
-    if together and u is None:  # `gesvdjBatched` works there all the same
-        u = memory.allocate((count, m, m), kind, device)
+    if u is None:  # the vendor writes there all the same
+        u = memory.allocate((count, m if together else n, m), kind, device)
         v = memory.allocate((count, n, n), kind, device)
 
     def given(b: int) -> tuple[Any, ...]:
-        left, right, to = (None if x is None else address(x) + b * x.strides[0] for x in (u, v, s))
-        economic = () if together else (int(u is None or u.shape[1] < m),)
+        left, right, to = (address(x) + b * x.strides[0] for x in (u, v, s))
+        economic = () if together else (int(u.shape[1] < m),)
         return (job, *economic, m, n, address(a) + b * a.strides[0], m, to, left, m, right, n)
 
     name = "cusolverDn?gesvdjBatched" if together else "cusolverDn?gesvdj"

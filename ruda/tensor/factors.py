@@ -60,6 +60,7 @@ ROUTINES = {
 }  # fmt: skip
 
 LinAlgError = np.linalg.LinAlgError
+DOUBLE = {dtypes.float32: dtypes.float64, dtypes.complex64: dtypes.complex128}
 NO_ROOT = "Matrix is not positive definite"
 
 # The named tuples that NumPy returns.
@@ -183,7 +184,7 @@ def _triangle(
 
 
 def _refuse_singular(singular: Any, text: str) -> None:
-    if memory.to_host(singular).any():
+    if (memory.to_host(singular) == 1).any():
         raise LinAlgError(text)
 
 
@@ -466,11 +467,16 @@ def svd(x: Tensor, /, *, full_matrices: bool = True) -> Any:
 
 
 def _singular(name: str, x: Tensor, columns: int) -> tuple[Any, ...]:
-    """U of so many columns, the singular values and V^H by the vendor; for 0, no vectors."""
+    """U of so many columns, the singular values and V^H by the vendor; for 0, no vectors.
+
+    At double precision: in single the vendor's method errs by 600 eps of the greatest value for
+    600 x 500 numbers, and its vectors by 170 eps for 40 x 40 (measured on an H200).
+    """
     rows, size = _scaled(x.mT)
     _finite(name, size)
-    kind, device, (m, n) = x.dtype, x.device, x.shape[-2:]
-    a = _fresh(rows)
+    single, device, (m, n) = x.dtype, x.device, x.shape[-2:]
+    kind = DOUBLE.get(single, single)
+    a = _fresh(astype(rows, kind))
     count = a.shape[0]
     s = memory.allocate((count, n), cusolver.REAL[kind], device)
     u = v = None
@@ -479,11 +485,11 @@ def _singular(name: str, x: Tensor, columns: int) -> tuple[Any, ...]:
         u = memory.allocate((count, whole, m), kind, device)
         v = memory.allocate((count, n, n), kind, device)
     _converged(name, cusolver.singular(a, s, u, v, kind, device))
-    values = _back(s, x, n, by=NAME) * size[..., 0]
+    values = astype(_back(s, x, n, by=NAME), size.dtype) * size[..., 0]
     if u is None:
         return (values,)
-    left = _back(u, x, u.shape[1], m, by=NAME).mT[..., :columns]
-    return left, values, conjugate(_back(v, x, n, n, by=NAME))
+    left = astype(_back(u, x, u.shape[1], m, by=NAME).mT[..., :columns], single)
+    return left, values, astype(conjugate(_back(v, x, n, n, by=NAME)), single)
 
 
 def svdvals(x: Tensor, /) -> Tensor:

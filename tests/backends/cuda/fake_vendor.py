@@ -101,6 +101,7 @@ class Fake:
     def do_getrf(self, dtype, handle, m, n, a, lead, work, pivots, info):
         memory(work, dtype, 5)[...] = 0  # the working memory is there
         matrix = columns(a, dtype, m, n, lead)
+        assert not np.isnan(matrix).any()  # which the real one takes for a pivot of 0
         factors, rows, code = lapack.get_lapack_funcs("getrf", dtype=dtype)(matrix)
         matrix[...] = factors
         memory(pivots, np.int32, min(m, n))[...] = rows + 1
@@ -223,11 +224,9 @@ class Fake:
         left, values, right = np.linalg.svd(matrix, full_matrices=not economic)
         matrix[...] = np.nan
         memory(s, np.zeros(1, dtype).real.dtype, n)[...] = values
-        if job:
-            columns(u, dtype, m, n if economic else m, lead_u)[...] = left
-            columns(v, dtype, n, n, lead_v)[...] = right.conj().T
-        else:
-            assert u is None and v is None
+        # The real one writes there whatever the job is.
+        columns(u, dtype, m, n if economic else m, lead_u)[...] = left if job else np.nan
+        columns(v, dtype, n, n, lead_v)[...] = right.conj().T if job else np.nan
         integer(info)[0] = 0
 
     def do_gesvdjBatched_bufferSize(self, dtype, *given):
@@ -238,14 +237,11 @@ class Fake:
         settings, count,
     ):  # fmt: skip
         assert max(m, n) <= 32
-        assert u and v  # the real one writes there whatever the job is
-        if job == 0:
-            u = v = None
         one, real = np.dtype(dtype).itemsize, np.zeros(1, dtype).real.itemsize
         for k in range(count):
             self.do_gesvdj(
                 dtype, handle, job, 0, m, n, a + k * one * n * lead, lead, s + k * real * n,
-                u and u + k * one * m * m, lead_u, v and v + k * one * n * n, lead_v, work, length,
+                u + k * one * m * m, lead_u, v + k * one * n * n, lead_v, work, length,
                 info + 4 * k, settings,
             )  # fmt: skip
 
