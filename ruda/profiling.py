@@ -20,6 +20,7 @@ from typing import Any
 
 from ruda import backends
 from ruda.backends.base import observers
+from ruda.locks import fork_safe_lock
 from ruda.settings import settings
 
 UNITS = ((1e-6, 1e9, "ns"), (1e-3, 1e6, "us"), (1.0, 1e3, "ms"))
@@ -94,7 +95,7 @@ class profile:
     def __init__(self) -> None:
         self.activities: list[Activity] = []
         self._zeros: dict[str, tuple[Any, float]] = {}  # a moment in both clocks, by device
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         self._began = time.perf_counter()
         self.seconds = 0.0
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1] / "ruda"
 
 # A layer: the modules of it (names, or packages with all inside) and the layers it may import.
 # The first that fits a module is its layer. A layer may import itself.
-BASE = ("dtypes", "errors", "settings")
+BASE = ("dtypes", "errors", "locks", "settings")
 LAYERS = {
     "base": (BASE, ()),
     "contract": (("backends.base", "backends.pool", "backends.interop"), ("base",)),

@@ -13,7 +13,6 @@ import functools
 import inspect
 import math
 import pickle
-import threading
 import time
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -55,6 +54,7 @@ from ruda.jit.types import (
     type_of,
     untitled,
 )
+from ruda.locks import fork_safe_lock
 from ruda.settings import settings
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ class Kernel(Generic[P]):
             if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)  # refused by the frontend, by place
         )
         self.constexprs = _constexpr_positions(self.signature)
-        self._lock = threading.RLock()
+        self._lock = fork_safe_lock()
         # By types, device and settings; the newest of those that differ in captured values first.
         self._specialisations: dict[Any, tuple[Specialisation, ...]] = {}
         # Launchers that are ready, by configuration, and the settings that they were made under.

@@ -11,7 +11,6 @@ tensors, tensors that are no arguments.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ import numpy as np
 from ruda import backends
 from ruda.dtypes import as_dtype
 from ruda.errors import CompileError
+from ruda.locks import fork_safe_lock
 from ruda.settings import config, settings
 from ruda.tensor import execute, graph, memory, plan, program
 from ruda.tensor.explanation import KernelNote, minimum, note
@@ -421,7 +421,7 @@ class Compiled:
         functools.update_wrapper(self, function)
         self.function = function
         self.recorded: dict[Any, Recorded] = {}
-        self.lock = threading.RLock()
+        self.lock = fork_safe_lock()
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         if graph.tracing.current is not None:  # inside of another one

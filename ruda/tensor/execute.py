@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextvars
 import math
 import os
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ import numpy as np
 from ruda.dtypes import DType, float32, float64
 from ruda.errors import DeviceError, RudaError
 from ruda.jit import intrinsics
+from ruda.locks import fork_safe_lock
 from ruda.settings import config, settings
 from ruda.tensor import graph, lower, memory, plan
 from ruda.tensor.graph import VIEW, WEAK, Node
@@ -48,7 +48,7 @@ SMALL = 1 << 12  # elements from which one is compiled when it comes again
 MOST = 1024  # ops that are planned at a time
 PLANS = 1024  # that are kept
 
-_lock = threading.RLock()
+_lock = fork_safe_lock()
 _seen: dict[Group, int] = {}
 _refused: set[Group] = set()  # no kernel can compute them: complex tanh
 # The settings that plans were made under, and the programs that have some; and reductions alone.

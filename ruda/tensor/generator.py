@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from ruda.dtypes import DType, as_dtype, default_float
 from ruda.errors import DTypeError, ShapeError
 from ruda.jit import jit
 from ruda.jit.language import grid
+from ruda.locks import fork_safe_lock
 from ruda.tensor import graph, memory
 from ruda.tensor.creation import as_shape, broadcast_shapes
 from ruda.tensor.tensor import (
@@ -170,7 +170,7 @@ class Generator:
         self.seed, self.stream, self.drawn = int(seed), stream, drawn
         self.device = device
         self._splits = 0
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
 
     def __repr__(self) -> str:
         return f"Generator(seed={self.seed}, drawn={self.drawn})"

@@ -7,7 +7,6 @@ were; the way back launches the adjoint of the kernel (`adjoint`) on them and on
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +17,7 @@ from ruda.jit import ir
 from ruda.jit.ir import Atomic, Function, Load, Store
 from ruda.jit.kernel import Capture, Kernel, user_error
 from ruda.jit.types import Type
+from ruda.locks import fork_safe_lock
 from ruda.tensor.adjoint import adjoint
 from ruda.tensor.creation import zeros_like
 from ruda.tensor.history import History, attach, recording
@@ -47,7 +47,7 @@ class AdjointKernel(Kernel[Any]):
         self.signatures = ()
         self.constexprs = kernel.constexprs
         self.parameters = (*kernel.parameters, *(f"d_{name}" for name in which.wanted))
-        self._lock = threading.RLock()
+        self._lock = fork_safe_lock()
         self._specialisations = {}
         self._current = (None, {})
         self._configured = {}

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import functools
 import math
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -36,6 +35,7 @@ from ruda.dtypes import DType, bool_, index
 from ruda.jit import ir
 from ruda.jit.kernel import Kernel, KernelOptions
 from ruda.jit.types import ArrayType, Type, type_of
+from ruda.locks import fork_safe_lock
 from ruda.settings import settings
 from ruda.tensor import ops
 from ruda.tensor.opdef import Row, Scalar, constant, trace
@@ -128,7 +128,7 @@ class Lowered(Kernel[Any]):
         self.signatures = ()
         self.constexprs = frozenset()
         self.parameters = what.parameters()
-        self._lock = threading.RLock()
+        self._lock = fork_safe_lock()
         self._specialisations = {}
         self._current = (None, {})
         self._configured = {}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
+import signal
 import sys
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -340,3 +343,38 @@ def test_native_code_keeps_no_references(natives):
     gc.collect()
     after = [sys.getrefcount(w) for w in watched]
     assert all(abs(a - b) < 100 for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_child_forked_while_another_thread_computes_works():
+    x = ruda.asarray(np.ones(4, np.float32))
+    waits, held, go = x + 1.5, threading.Event(), threading.Event()
+
+    def compute():
+        with execute._lock:
+            held.set()
+            go.wait()
+
+    other = threading.Thread(target=compute)
+    other.start()
+    held.wait()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: fork with threads
+        child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        os._exit(not (np.asarray(waits) == 2.5).all())
+    go.set()
+    other.join()
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_fork_leaves_a_lock_to_the_thread_that_holds_it():
+    with execute._lock:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            os._exit(not execute._lock._is_owned())
+    assert os.waitpid(child, 0)[1] == 0
