@@ -148,8 +148,8 @@ class Pool:
                 self.waiting.append((block.address, block.size, markers))
             elif block.size in self.free:
                 self.free[block.size].append(block.address)
-            else:
-                self.free[block.size] = [block.address]
+            else:  # making the list may run the collector, and that this for another block
+                self.free.setdefault(block.size, []).append(block.address)
 
     def collect(self) -> None:
         """Move blocks whose markers are past to those that can be given out."""

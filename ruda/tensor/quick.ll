@@ -305,6 +305,7 @@ node:
   %told_row = call i32 @PyList_Append(ptr %key, ptr %row)
   %axes = call ptr @get(ptr %n, i64 ${NODE_AXES})
   %inputs = call ptr @get(ptr %n, i64 ${NODE_INPUTS})
+  call void @Py_IncRef(ptr %inputs)     ; `form_of` may run the collector, and that what computes
   %width = call i64 @PyTuple_Size(ptr %inputs)
   %elementwise = icmp eq ptr %axes, %nothing
   br i1 %elementwise, label %inputs_of, label %axes_of
@@ -330,14 +331,14 @@ plain_number:
 known:
   %own = call ptr @PyLong_FromLong(i64 %seen_of_node)
   %no_own = icmp eq ptr %own, null
-  br i1 %no_own, label %raised, label %look_up
+  br i1 %no_own, label %leave, label %look_up
 look_up:
   %place = call ptr @PyDict_SetDefault(ptr %numbered, ptr %x, ptr %own)
   %no_place = icmp eq ptr %place, null
   br i1 %no_place, label %drop, label %tell
 drop:
   call void @Py_DecRef(ptr %own)
-  br label %raised
+  br label %leave
 tell:                                   ; the numbers given before are less: never this object
   %told_place = call i32 @PyList_Append(ptr %key, ptr %place)
   %is_new = icmp eq ptr %place, %own
@@ -363,7 +364,7 @@ ask:
   store ptr %x, ptr %argument
   %answer = call ptr @PyObject_Vectorcall(ptr %form_of, ptr %argument, i64 1, ptr null)
   %no_answer = icmp eq ptr %answer, null
-  br i1 %no_answer, label %raised, label %tell_answer
+  br i1 %no_answer, label %leave, label %tell_answer
 tell_answer:
   %told_answer = call i32 @PyList_Append(ptr %key, ptr %answer)
   call void @Py_DecRef(ptr %answer)
@@ -375,8 +376,12 @@ input_done:
   %j_next = add i64 %j, 1
   br label %inputs_of
 node_done:
+  call void @Py_DecRef(ptr %inputs)
   %i_next = add i64 %i, 1
   br label %each
+leave:
+  call void @Py_DecRef(ptr %inputs)
+  br label %raised
 done:                                   ; a list that could not grow has raised
   %error = call ptr @PyErr_Occurred()
   %fine = icmp eq ptr %error, null
@@ -765,18 +770,23 @@ look_up:
   %refused = icmp eq ptr %entry_found, %none
   %not_known = or i1 %unknown, %refused
   br i1 %not_known, label %no, label %keep
-keep:                                   ; the old ones may be the last references
+keep:                                   ; the collector may have run this: what is there now goes
+  %old_all = call ptr @get(ptr %place, i64 0)
+  %old_row = call ptr @get(ptr %place, i64 8)
+  %old_x = call ptr @get(ptr %place, i64 16)
+  %old_y = call ptr @get(ptr %place, i64 24)
+  %old_found = call ptr @get(ptr %place, i64 32)
   call void @put(ptr %place, i64 0, ptr %all)
   call void @put(ptr %place, i64 8, ptr %row)
   call void @put(ptr %place, i64 16, ptr %x_form)
   call void @put(ptr %place, i64 24, ptr %y_form)
   call void @put(ptr %place, i64 32, ptr %entry_found)
   call void @Py_IncRef(ptr %entry_found)
-  call void @Py_DecRef(ptr %its_all)
-  call void @Py_DecRef(ptr %its_row)
-  call void @Py_DecRef(ptr %its_x)
-  call void @Py_DecRef(ptr %its_y)
-  call void @Py_DecRef(ptr %found)
+  call void @Py_DecRef(ptr %old_all)
+  call void @Py_DecRef(ptr %old_row)
+  call void @Py_DecRef(ptr %old_x)
+  call void @Py_DecRef(ptr %old_y)
+  call void @Py_DecRef(ptr %old_found)
   ret ptr %entry_found
 no:
   ret ptr null
@@ -820,7 +830,9 @@ single:
   %last = phi ptr [null, %more], [%y, %second]
   %last_form = phi ptr [null, %more], [%y_form, %second]
   %all = call ptr @PyList_GetItem(ptr %ops, i64 1)
+  call void @Py_IncRef(ptr %all)        ; the collector may run there, and settings change
   %known = call ptr @known(ptr %all, ptr %row, ptr %x_form, ptr %last_form)
+  call void @Py_DecRef(ptr %all)
   %unknown = icmp eq ptr %known, null
   br i1 %unknown, label %no, label %take
 take:

@@ -378,3 +378,21 @@ def test_a_fork_leaves_a_lock_to_the_thread_that_holds_it():
         if child == 0:
             os._exit(not execute._lock._is_owned())
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_inputs_stay_while_forms_are_asked_for(natives):
+    """A finalizer may compute a node that is being looked at."""
+    _, _, gather, *_ = natives
+    x, y = (ruda.asarray(np.ones(4, np.float32)) for _ in "12")
+    wanted = [x._storage.node, y._storage.node]
+    node = (x + y)._storage.node
+    asked, others = [], []
+
+    def form(n):
+        asked.append(n)
+        node.inputs = ()
+        others.extend((k, k) for k in range(100))  # in the memory that is free then
+        return "form"
+
+    assert gather([node], {node: 0}, [], [], [], form) == 3
+    assert asked == wanted

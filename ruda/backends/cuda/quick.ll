@@ -256,6 +256,12 @@ found:
   call void @Py_DecRef(ptr %frame)
   %wide = sext i32 %at to i64
   %number = call ptr @PyLong_FromLong(i64 %wide)
+  %numberless = icmp eq ptr %number, null
+  br i1 %numberless, label %drop, label %pack
+drop:
+  call void @Py_DecRef(ptr %code)
+  br label %error
+pack:
   %asked = call ptr (i64, ...) @PyTuple_Pack(i64 3, ptr %name, ptr %code, ptr %number)
   call void @Py_DecRef(ptr %code)
   call void @Py_DecRef(ptr %number)

@@ -553,3 +553,40 @@ def test_python_loads_it_after_many_ops(fake, monkeypatch):
     for _ in range(4):
         by_python(lambda: a + b)
     assert asked == [True]
+
+
+def test_a_finalizer_may_read_while_an_op_is_looked_up(fake):
+    """Python 3.11 runs the collector where the key is made: what is kept is replaced twice."""
+    a, b = tensors(2, 3)
+    warm(lambda: a + b)
+    kept = execute._alone[1]
+
+    class Reads:
+        def __init__(self, tensor):
+            self.itself, self.tensor = self, tensor
+
+        def __del__(self):
+            read.append(self.tensor.buffer())
+
+    for _ in range(20):
+        execute._alone[1] = kept
+        warm(lambda: a + b)  # is the kept one
+        (entry,) = known()
+        execute._alone[1] = {k: v and v._replace() for k, v in kept.items()}
+        (other,) = known()
+        x, y, read = a + b, a + b, []
+        before = sys.getrefcount(entry), sys.getrefcount(other)
+        gc.collect()
+        gc.disable()
+        try:
+            Reads(y)
+            spare = [(k, k, k) for k in range(3000)]  # so that the key's memory is new
+            gc.enable()
+            x.buffer()
+        finally:
+            gc.enable()
+            del spare
+        gc.collect()
+        assert read
+        assert (sys.getrefcount(entry), sys.getrefcount(other)) == (before[0] - 1, before[1] + 1)
+    execute._alone[1] = kept
