@@ -11,8 +11,8 @@ _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def fork_safe_lock() -> Any:
-    """An RLock. Where another thread holds one at a fork, the child would wait for ever: it does not
-    have that thread."""
+    """An RLock. Where another thread holds one at a fork, the child would wait for ever: it does
+    not have that thread."""
     lock = threading.RLock()
     _locks.add(lock)
     return lock
