@@ -658,7 +658,8 @@ def histogram(
 
     `bins` is a number of equal bins between the least and the greatest element, or `range`; or the
     edges. Bins have their lower edge in them, the last one both. With `density` the areas of the
-    bins sum to 1.
+    bins sum to 1. Integers are counted exactly, also where the edges that are given back, floats,
+    are rounded.
 
     >>> import ruda
     >>> ruda.histogram(ruda.asarray([0.0, 1.0, 1.5, 4.0]), 2)[0].tolist()
@@ -668,26 +669,60 @@ def histogram(
     flat = reshape(x, (x.size,))
     if flat.dtype.kind == "complex":
         raise DTypeError(f"`histogram` is not defined for {flat.dtype}")
-    if flat.dtype.kind != "float":
-        flat = astype(flat, dtypes.default_float())
+    if flat.dtype.kind == "bool" or (flat.dtype.kind != "float" and flat.dtype.bits < 32):
+        flat = astype(flat, int32)
+    exact = flat.dtype.kind != "float"
+    kind = dtypes.default_float() if exact else flat.dtype
+    ends: tuple[Any, Any] | None = None  # of integers, which edges in float64 may round
     if isinstance(bins, int):
         if range is None:
-            range = (float(t.min(flat)), float(t.max(flat))) if flat.size else (0.0, 1.0)
-        edges = np.histogram_bin_edges(np.zeros(0), bins, range).astype(flat.dtype.numpy)
+            number = int if exact else float
+            range = (number(t.min(flat)), number(t.max(flat))) if flat.size else (0.0, 1.0)
+        edges = np.histogram_bin_edges(np.zeros(0), bins, range)
+        ends = range if range[0] != range[1] else None
     else:
-        edges = np.asarray(plain(asarray(bins))).astype(flat.dtype.numpy)
-        if edges.ndim != 1 or len(edges) < 2 or (np.diff(edges) < 0).any():
+        edges = np.asarray(plain(asarray(bins)))
+        if edges.ndim != 1 or len(edges) < 2 or (edges[1:] < edges[:-1]).any():
             raise ValueError("`histogram`: edges of bins are a vector that does not fall")
-    places = asarray(edges, device=x.device)
     count = len(edges) - 1
-    after = searchsorted(places, flat, side="right")
-    after = t.where(flat == float(edges[-1]), count, after)  # which the last bin has, too
+    rounded = edges.astype(kind.numpy)
+    places = asarray(rounded, device=x.device)
+    if exact:
+        starts = asarray(_first_integers(edges, ends, flat.dtype), device=x.device)
+        after = searchsorted(starts, flat, side="right")
+    else:
+        after = searchsorted(places, flat, side="right")
+        after = t.where(flat == float(rounded[-1]), count, after)  # which the last bin has, too
     whole = None if weights is None else reshape(weights, (x.size,))
     found = bincount(after, weights=whole, minlength=count + 2)[1 : count + 1]
     if density:
-        total = astype(found, flat.dtype)
-        return total / t.diff(places) / t.sum(total), places
+        total = astype(found, kind)
+        widths = np.diff(edges).astype(kind.numpy) if exact else np.diff(rounded)
+        return total / asarray(widths, device=x.device) / t.sum(total), places
     return found, places
+
+
+def _first_integers(edges: Any, ends: tuple[Any, Any] | None, dtype: DType) -> Any:
+    """The least integer of each bin, then the first one behind the last bin, in the dtype of the
+    elements: so no element is rounded to be compared. Those that no element reaches are left out.
+
+    >>> _first_integers(np.asarray([-1.0, 0.5, 2.0]), None, dtypes.uint32)
+    array([0, 1, 3], dtype=uint32)
+    """
+    values: list[Any] = edges.tolist()
+    if ends is not None:
+        values[0], values[-1] = ends
+    least, greatest = dtype.range
+    starts: list[int] = []
+    for k, value in enumerate(values):
+        if value > greatest or value != value:
+            break
+        last = k == len(values) - 1
+        start = least
+        if value >= least:
+            start = math.floor(value) + 1 if last else math.ceil(value)
+        starts.append(max([start, *starts[-1:]]))
+    return np.asarray([s for s in starts if s <= greatest], dtype.numpy)
 
 
 __all__ = [

@@ -531,6 +531,34 @@ def test_counts(device, rng):
     np.testing.assert_allclose(density, np.histogram(w, 5, (-1, 1), density=True)[0], rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [dtypes.int8, dtypes.int32, dtypes.uint32, dtypes.int64,
+                                   dtypes.uint64], ids=str)  # fmt: skip
+def test_histograms_of_integers_are_exact(dtype, device, rng):
+    """Near numbers that floats round, with edges between integers, on them and past the dtype."""
+    low, high = dtype.range
+    for middle in (0, 2**24, 2**31, high - 20):
+        first, last = max(low, middle - 20), min(high, middle + 20)
+        if first > last:
+            continue
+        a = rng.integers(first, last, 300, endpoint=True, dtype=dtype.numpy)
+        x = ruda.asarray(a, device=device)
+        if middle < 2**52:  # where NumPy's edges are exact
+            agree(ruda.histogram(x, 7)[0], np.histogram(a.astype("i8"), 7)[0])
+            ends = first + 2.5, first + 11
+            agree(ruda.histogram(x, 3, range=ends)[0], np.histogram(a.astype("i8"), 3, ends)[0])
+            edges = np.array([-np.inf, first + 0.5, first + 1, first + 3.25, last])
+            agree(ruda.histogram(x, edges)[0], np.histogram(a.astype("i8"), edges)[0])
+        kind = np.uint64 if first > 2**62 else np.int64
+        edges = np.array([first, first + 1, first + 2, last - 1], kind)
+        agree(ruda.histogram(x, edges)[0], np.histogram(a.astype(kind), edges)[0])
+    x = ruda.asarray(np.array([low + 1, high - 1], dtype.numpy), device=device)
+    assert ruda.histogram(x, 2)[0].tolist() == [1, 1]  # also if their edges are rounded inwards
+    x = ruda.asarray(np.array([low, high], dtype.numpy), device=device)
+    assert ruda.histogram(x, [-np.inf, 0.5, np.inf])[0].tolist() == [int(low <= 0), 1]
+    assert ruda.histogram(x, [2.0**65, 2.0**66])[0].tolist() == [0]
+    assert ruda.histogram(x, [-(2.0**66), -(2.0**65)])[0].tolist() == [0]
+
+
 def test_wrong_orders_and_counts():
     x = ruda.zeros((3, 4))
     with pytest.raises(ShapeError, match="`topk`: 5 of the 4 elements"):
