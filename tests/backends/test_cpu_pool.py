@@ -489,6 +489,8 @@ def test_exception_of_a_signal_handler_stops_a_long_launch(slow_count, chunk, th
 
 
 def test_ctrl_c_is_a_keyboard_interrupt(slow_count):
+    few = np.zeros(2, np.int64)
+    cpu_pool.run(slow_count, few.ctypes.data, few.size, 1, 2)  # the threads are there
     out = np.zeros(10_000, np.int64)
     threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
