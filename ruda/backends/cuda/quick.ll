@@ -78,15 +78,23 @@ define internal void @put(ptr %object, i64 %offset, ptr %value) alwaysinline {
 ; What follows is one step for all other threads, as nothing in it lets go of the GIL or runs Python
 ; code (numbers are no containers, so that no garbage is collected): it takes no lock.
 
-; Add to a number in a field; the sum.
+; Add to a number in a field; the sum. Without memory for the number the field stays as it is:
+; statistics are wrong then, but the pool goes on.
 define internal i64 @add(ptr %object, i64 %offset, i64 %more) {
+entry:
   %old = call ptr @get(ptr %object, i64 %offset)
   %value = call i64 @PyLong_AsLong(ptr %old)
   %sum = add i64 %value, %more
   %new = call ptr @PyLong_FromLong(i64 %sum)
+  %unmade = icmp eq ptr %new, null
+  br i1 %unmade, label %stay, label %keep
+keep:
   call void @give(ptr %object, i64 %offset, ptr %new)
   call void @Py_DecRef(ptr %old)
   ret i64 %sum
+stay:
+  call void @PyErr_Clear()
+  ret i64 %value
 }
 
 ; The address of a free block of the size, if there is one and no other waits for its stream.
@@ -109,7 +117,14 @@ pop:
   %last = sub i64 %length, 1
   %address = call ptr @PyList_GetItem(ptr %kept, i64 %last)
   call void @Py_IncRef(ptr %address)
-  %cut = call i32 @PyList_SetSlice(ptr %kept, i64 %last, i64 %length, ptr null)
+  %uncut = call i32 @PyList_SetSlice(ptr %kept, i64 %last, i64 %length, ptr null)
+  %still = icmp ne i32 %uncut, 0
+  br i1 %still, label %leave, label %tell
+leave:                                  ; a list needs memory also to shrink
+  call void @PyErr_Clear()
+  call void @Py_DecRef(ptr %address)
+  br label %no
+tell:
   %bytes = call i64 @PyLong_AsLong(ptr %size)
   %less = sub i64 0, %bytes
   %requests = call i64 @add(ptr %pool, i64 ${POOL_REQUESTS}, i64 1)
@@ -180,21 +195,21 @@ error:
   ret ptr null
 }
 
-; A block for a result.
+; A block for a result: made before it gets its memory, which would be lost if it could not be.
 define internal ptr @take(ptr %m) {
 entry:
   %given = alloca [2 x ptr]
   %none = load ptr, ptr @none
   %pool = call ptr @get(ptr %m, i64 ${M_POOL})
   %size = call ptr @get(ptr %m, i64 ${M_SIZE})
-  %address = call ptr @free_block(ptr %pool, ptr %size)
-  %missing = icmp eq ptr %address, null
-  br i1 %missing, label %python, label %make
-make:
   %block_type = load ptr, ptr @block_type
   %block = call ptr @PyType_GenericAlloc(ptr %block_type, i64 0)
   %no_block = icmp eq ptr %block, null
-  br i1 %no_block, label %failed, label %fill
+  br i1 %no_block, label %failed, label %look
+look:
+  %address = call ptr @free_block(ptr %pool, ptr %size)
+  %missing = icmp eq ptr %address, null
+  br i1 %missing, label %python, label %fill
 fill:
   call void @put(ptr %block, i64 ${BLOCK_POOL}, ptr %pool)
   call void @give(ptr %block, i64 ${BLOCK_ADDRESS}, ptr %address)
@@ -202,9 +217,9 @@ fill:
   call void @put(ptr %block, i64 ${BLOCK_QUEUES}, ptr %none)
   ret ptr %block
 failed:
-  call void @Py_DecRef(ptr %address)
   ret ptr null
 python:
+  call void @Py_DecRef(ptr %block)
   %take = call ptr @get(ptr %m, i64 ${M_TAKE})
   %nbytes = call ptr @get(ptr %m, i64 ${M_NBYTES})
   %second = getelementptr [2 x ptr], ptr %given, i64 0, i64 1
@@ -532,6 +547,15 @@ refused:
   %code_object = call ptr @PyLong_FromLong(i64 %wide_code)
   %table_number = ptrtoint ptr %table to i64
   %table_object = call ptr @PyLong_FromLong(i64 %table_number)
+  %no_code = icmp eq ptr %code_object, null
+  %no_table = icmp eq ptr %table_object, null
+  %unmade = or i1 %no_code, %no_table
+  br i1 %unmade, label %forget, label %ask
+forget:
+  call void @Py_DecRef(ptr %code_object)
+  call void @Py_DecRef(ptr %table_object)
+  br label %drop
+ask:
   %second = getelementptr [2 x ptr], ptr %refused_given, i64 0, i64 1
   store ptr %code_object, ptr %refused_given
   store ptr %table_object, ptr %second

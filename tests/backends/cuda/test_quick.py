@@ -4,6 +4,7 @@
 """
 
 import collections
+import ctypes
 import gc
 import sys
 import threading
@@ -590,3 +591,33 @@ def test_a_finalizer_may_read_while_an_op_is_looked_up(fake):
         assert read
         assert (sys.getrefcount(entry), sys.getrefcount(other)) == (before[0] - 1, before[1] + 1)
     execute._alone[1] = kept
+
+
+@pytest.mark.parametrize("many", [1, 1 << 20])  # calls that fail from there on
+def test_no_block_is_lost_without_memory_of_the_host(fake, monkeypatch, many):
+    capi = pytest.importorskip("_testcapi")
+    succeeds = ctypes.cast(ctypes.CDLL(None).isatty, ctypes.c_void_p).value  # not in Python
+    monkeypatch.setattr(native, "address_of_launch", lambda driver: succeeds)
+    (a,) = tensors(2)
+    pool = driver.gpus()[0].pool
+    pool.requests = pool.reused = pool.peak = 1 << 40  # whose successors need memory
+    failed = 0
+    gc.disable()
+    try:
+        for k in range(1, 40):
+            warm(lambda: -a)
+            x, kept = -a, {*pool.free[512]}
+            try:
+                capi.set_nomemory(k, k + many)
+                x.buffer()
+            except MemoryError:
+                failed += 1
+            finally:
+                capi.remove_mem_hooks()
+            del x
+            free = pool.free[512]
+            assert kept <= {*free} and len({*free}) == len(free)
+            assert all(type(n) is int for n in pool.statistics().values())
+    finally:
+        gc.enable()
+    assert failed
