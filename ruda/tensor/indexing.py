@@ -22,7 +22,7 @@ import numpy as np
 
 from ruda import dtypes
 from ruda.backends.base import DeviceArray
-from ruda.dtypes import DType, int32
+from ruda.dtypes import DType, float32, int32
 from ruda.errors import DeviceError, DTypeError, ShapeError
 from ruda.settings import settings
 from ruda.tensor import graph, memory
@@ -273,15 +273,22 @@ def scatter(
         raise DTypeError(f"`scatter` with mode={mode!r} is not defined for {x.dtype}")
     values = broadcast_to(astype(values, x.dtype, copy=False), shape)
     check_not_empty("scatter", x.shape[k], values.size)
-    out = from_buffer(run.choose(
+    wide = added_at(x.dtype, mode)
+    start, given = astype(x.detach(), wide, copy=False), astype(values.detach(), wide, copy=False)
+    out = astype(from_buffer(run.choose(
         "scatter", x.device,
-        lambda: _scattered_by_numpy(x, where, values, k, mode),
-        lambda: _scattered_by_kernel(x, where, values, k, mode),
-    ), x.device)  # fmt: skip
+        lambda: _scattered_by_numpy(start, given, where, k, mode),
+        lambda: _scattered_by_kernel(start, given, where, k, mode),
+    ), x.device), x.dtype, copy=False)  # fmt: skip
     return attach(out, "scatter", functools.partial(_scatter_gradient, where, k, mode), (x, values))
 
 
-def _scattered_by_kernel(x: Tensor, where: Tensor, values: Tensor, k: int, mode: str) -> Any:
+def added_at(dtype: DType, mode: str) -> DType:
+    """The dtype that values are gathered at: half floats are added in single ones, as in sums."""
+    return float32 if mode == "add" and dtype.kind == "float" and dtype.bits == 16 else dtype
+
+
+def _scattered_by_kernel(x: Tensor, values: Tensor, where: Tensor, k: int, mode: str) -> Any:
     out = copied(x)
     shape = math.prod(x.shape[:k]), x.shape[k], math.prod(x.shape[k + 1 :])
     places = around(where, k) if where.ndim > 1 else reshape(where, (1, -1, 1)).buffer()
@@ -292,7 +299,7 @@ def _scattered_by_kernel(x: Tensor, where: Tensor, values: Tensor, k: int, mode:
 AT = {"add": np.add.at, "min": np.minimum.at, "max": np.maximum.at}
 
 
-def _scattered_by_numpy(x: Tensor, where: Tensor, values: Tensor, k: int, mode: str) -> Any:
+def _scattered_by_numpy(x: Tensor, values: Tensor, where: Tensor, k: int, mode: str) -> Any:
     out = np.array(plain(x), order="C")
     if where.ndim > 1:
         grid: list[Any] = list(np.indices(where.shape, sparse=True))
@@ -721,9 +728,11 @@ def spread(g: Tensor, shape: tuple[int, ...], items: tuple[Any, ...]) -> Tensor:
 
 @graph.step
 def written(g: Tensor, x: Tensor, items: tuple[Any, ...]) -> Tensor:
-    out = zeros_like(x, g)
     if any(is_array(i) for i in items):
-        write(out, items, g.detach(), "add")
+        sums = from_buffer(run.full(x.shape, 0, added_at(g.dtype, "add"), x.device), x.device)
+        write(sums, items, g.detach(), "add")
+        out = astype(sums, g.dtype, copy=False)
     else:
+        out = zeros_like(x, g)
         out[items] = g.detach()
     return attach(out, "scatter", lambda h, out, g: (h[items],), (g,))

@@ -268,6 +268,26 @@ def test_scattering_every_dtype(device, rng):
         agree(ruda.scatter(x, where, x, axis=0, mode="add"), wanted)
 
 
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=str)
+def test_halves_are_added_at_indices_in_single_ones(dtype, device):
+    """As in sums: rounded once, so that ones do not stop to count."""
+    ones = ruda.ones(2500, dtype=dtype, device=device)
+    where = ruda.zeros(2500, dtype="int32", device=device)
+    start = ruda.asarray([0.0, 5.0], dtype=dtype, device=device)
+    found = ruda.scatter(start, where, ones, mode="add")
+    assert found.dtype is dtype
+    wanted = ruda.asarray([2500.0, 5.0], dtype=dtype)
+    agree(found, wanted.numpy())
+    agree(
+        ruda.bincount(where, weights=ones, minlength=2),
+        ruda.asarray([2500.0, 0], dtype=dtype).numpy(),
+    )
+    for of in (lambda x: ruda.sum(x[where]), lambda x: ruda.sum(ruda.take(x, where))):
+        gradient = ruda.grad(of)(start)
+        assert gradient.dtype is dtype
+        agree(gradient, ruda.asarray([2500.0, 0], dtype=dtype).numpy())
+
+
 def test_wrong_scattering():
     x = ruda.zeros((3, 4))
     with pytest.raises(ValueError, match="mode='mul'; there are set, add, min, max"):
