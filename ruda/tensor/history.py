@@ -122,7 +122,9 @@ def flat(g: Any, out: Any, *inputs: Any) -> Sequence[Any]:
     return (None,) * len(inputs)
 
 
-def refuse(name: str, *inputs: Any) -> None:
-    """An error where a derivative would be lost without a word."""
+def refuse(name: str, *inputs: Any, instead: str = "") -> None:
+    """An error where a derivative would be lost without a word; `instead`: what would keep it."""
     if _recording.on and any(getattr(i, "_history", None) is not None for i in inputs):
-        raise GradientError(f"`{name}` has no gradient yet: use `.detach()` to take it as constant")
+        raise GradientError(
+            f"`{name}` has no gradient yet: {instead}use `.detach()` to take it as constant"
+        )

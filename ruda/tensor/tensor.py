@@ -318,7 +318,7 @@ class Tensor:
     @property
     def __ruda_argument__(self) -> Any:
         """The memory, for a kernel that may write it."""
-        refuse("a kernel", self)
+        refuse("a kernel", self, instead="write `@ruda.jit(differentiable=True)`, or ")
         self._own()
         value = self._storage.node.value
         if self._view is not None:

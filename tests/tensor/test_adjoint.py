@@ -396,6 +396,22 @@ def test_arguments_that_are_refused():
         elementwise[1, 8](z, out + 1, z)
 
 
+def test_a_kernel_without_derivatives_names_the_option_that_gives_them():
+    @ruda.jit
+    def plain(x, out):
+        i = ruda.grid(1)
+        if i < out.size:
+            out[i] = 2 * x[i]
+
+    def of(x):
+        out = ruda.zeros(3)
+        plain[1, 32](x, out)
+        return ruda.sum(out)
+
+    with pytest.raises(GradientError, match=r"write `@ruda.jit\(differentiable=True\)`, or use"):
+        ruda.grad(of)(ruda.ones(3))
+
+
 def test_second_derivatives_are_refused():
     def loss(x):
         out = ruda.zeros_like(x)
