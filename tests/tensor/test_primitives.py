@@ -5,6 +5,7 @@ takes seconds to compile there, so that a few tests do.
 """
 
 import contextlib
+import linecache
 import os
 
 import hypothesis
@@ -224,6 +225,23 @@ def test_indices_out_of_range(device):
                 ruda.synchronize()
         if device not in ("cpu", "sim"):
             assert set(x[where].tolist()) <= {0, 1, 4}
+
+
+@pytest.mark.parametrize("bad", [-4, 3, -9])
+@pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
+def test_a_reported_index_is_the_one_given_at_the_users_line(bad, write):
+    x = ruda.zeros(3, device="sim")
+    where = ruda.asarray([0, bad], device="sim")
+    with pytest.raises(CheckError, match=rf"index {bad} on axis 1, which has 3") as caught:
+        if write:
+            x[where] = 1.0
+        else:
+            ruda.take(x, where).numpy()
+    assert caught.value.place.file == __file__
+    assert linecache.getline(__file__, caught.value.place.line).strip() in (
+        "x[where] = 1.0",
+        "ruda.take(x, where).numpy()",
+    )
 
 
 # ---- along an axis -------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from ruda import backends
-from ruda.backends.base import DeviceArray
+from ruda.backends.base import Asked, DeviceArray, asked
 from ruda.dtypes import DType, as_dtype, int32, int64
-from ruda.errors import DeviceError, RudaError
+from ruda.errors import CheckError, DeviceError, Place, RudaError
 from ruda.jit import graphs, jit, support
 from ruda.jit.kernel import flatten_arguments
 from ruda.jit.language import constexpr, grid
@@ -95,11 +95,19 @@ def launch(
         kernel[grid, block](*arguments)
     except NotImplementedError as error:
         raise DeviceError(f"`{name}` on {device}: {error}") from None
+    except CheckError as error:  # of what was given: the line of a kernel here says nothing
+        raise type(error)(error.message, users_place()) from None
     if form is None or ... in form:
         return None
     if form not in _bound[1]:
         _bound[1][form] = bound(kernel._configure((grid, block)), arguments, device)
     return _bound[1][form]
+
+
+def users_place() -> Place:
+    """The line of the first frame outside of ruda."""
+    row = Asked(*asked(""))
+    return Place(row.code.co_filename, row.line)
 
 
 def form_of(value: Any) -> Any:

@@ -174,8 +174,9 @@ def parts_of(n: int, lines: int) -> list[int]:
 
 @jit
 def place(i, n, checked: constexpr):
-    """An index from the start; one out of range stays so if checks will find it, else is held."""
-    if i < 0:
+    """An index from the start; one out of range stays as it is if checks will find it, else is
+    held."""
+    if i < 0 and (i + n >= 0 or not checked):
         i += n
     if not checked:
         i = min(max(i, 0), n - 1)
