@@ -27,10 +27,22 @@ from ruda.tensor.ops import OPS
 from ruda.tensor.routing import call_reduce, call_vectorized
 from ruda.tensor.tensor import Tensor, asarray, astype, copy_of, function, reshape
 
+
+def _cumulative(call: Callable[..., Any]) -> Callable[..., Any]:
+    def along(a: Tensor, axis: int | None = None, dtype: Any = None, **named: Any) -> Tensor:
+        if axis is None:
+            a, axis = ravel(a), 0
+        return call(a, axis=axis, dtype=dtype, **named)  # type: ignore[no-any-return]
+
+    along.__doc__ = f"{call.__doc__}\n\n    As in NumPy: of all elements without an axis."
+    return along
+
+
+cumsum, cumprod = (_cumulative(f) for f in (ordering.cumulative_sum, ordering.cumulative_prod))
+
 ALONG_AXIS: dict[str, Callable[..., Any]] = {
     "mean": mean, "std": std, "var": var, "argmax": indexing.argmax, "argmin": indexing.argmin,
-    "argsort": ordering.argsort, "cumsum": ordering.cumulative_sum,
-    "cumprod": ordering.cumulative_prod,
+    "argsort": ordering.argsort, "cumsum": cumsum, "cumprod": cumprod,
 }  # fmt: skip
 PLAIN: dict[str, Callable[..., Any]] = {
     "astype": astype, "clip": function("clip"), "copy": copy_of, "diagonal": diagonal, "dot": dot,
@@ -149,16 +161,6 @@ def _share(x: Any, y: Any, max_work: Any = None) -> bool:
     return x._storage is y._storage if alike else np.may_share_memory(np.asarray(x), np.asarray(y))
 
 
-def _cumulative(call: Callable[..., Any]) -> Callable[..., Any]:
-    def along(a: Tensor, axis: int | None = None, dtype: Any = None) -> Tensor:
-        """NumPy's sums and products so far: without an axis, of all elements."""
-        if axis is None:
-            a, axis = ravel(a), 0
-        return call(a, axis=axis, dtype=dtype)  # type: ignore[no-any-return]
-
-    return along
-
-
 # NumPy's questions about arrays, and functions that the standard has under other forms.
 ABOUT: dict[Any, Callable[..., Any]] = {
     np.ndim: lambda a: a.ndim,
@@ -169,8 +171,8 @@ ABOUT: dict[Any, Callable[..., Any]] = {
     np.may_share_memory: _share,
     np.unique: _unique,
     np.copy: lambda a, order="K", subok=False: copy_of(a),
-    np.cumsum: _cumulative(ordering.cumulative_sum),
-    np.cumprod: _cumulative(ordering.cumulative_prod),
+    np.cumsum: cumsum,
+    np.cumprod: cumprod,
     np.imag: lambda val: val.imag if val.dtype.kind == "complex" else zeros_like(val),
     np.squeeze: _squeeze,
     np.atleast_1d: lambda *xs: _at_least(xs, 1),

@@ -313,6 +313,12 @@ class Tensor:
             run.copy(copy, node.value, node.device)
             self._storage.replace(graph.leaf(copy, node.dtype, node.device))
 
+    def __divmod__(self, other: Any) -> tuple[Tensor, Tensor]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Tensor, Tensor]:
+        return other // self, other % self
+
     # -- protocols --
 
     @property

@@ -250,6 +250,21 @@ METHODS = {
 }  # fmt: skip
 
 
+def test_numpys_forms_of_divmod_and_cumulative_methods(device):
+    a = np.array([[5, -7, 3], [4, 9, -2]], "i4")
+    x = ruda.asarray(a, device=device)
+    for found, wanted in (
+        (divmod(x, 3), divmod(a, 3)), (divmod(20, x), divmod(20, a)), (divmod(x, x), divmod(a, a)),
+    ):  # fmt: skip
+        for f, w in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(f.numpy(), w)
+    np.testing.assert_array_equal(x.cumsum().numpy(), a.cumsum())
+    np.testing.assert_array_equal(x.cumprod().numpy(), a.cumprod())
+    np.testing.assert_array_equal(x.cumsum(1).numpy(), a.cumsum(1))
+    with pytest.raises(TypeError):
+        divmod(x, "a")
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_methods(name, rng):
     x = rng.normal(size=(3, 4)).astype("f4")
