@@ -10,6 +10,7 @@ installed, and what needs an NVIDIA GPU besides; `-m browser` what needs Chromiu
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,10 @@ os.environ.setdefault("RUDA_CACHE_DIR", _cache.name)
 os.environ["RUDA_VERIFY"] = "1"
 settings.set_default("cache_dir", os.environ["RUDA_CACHE_DIR"])
 settings.set_default("verify", True)
+
+# A shell's background processes ignore Ctrl-C, and so would what is tested to end by it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DEVICES = os.environ.get("RUDA_TEST_DEVICES", "sim,cpu").split(",")
 
