@@ -705,7 +705,7 @@ def library(name: str, numpy: Any, doc: str) -> Any:
         if name != "matmul":
             values = tuple(to_factorise(name, v, place) for v in values)
             tensors = list(values)
-        if name == "matmul" and len(tensors) == 2 and is_of_rows(*tensors):
+        elif len(tensors) == 2 and is_of_rows(*tensors):
             return rows_product(call, *tensors)
         on_host = memory.on_host(place)
         if graph.tracing.current is not None and (name != "matmul" or on_host):

@@ -794,8 +794,7 @@ __all__ = [
     "allclose", "array_equal", "average", "convolve", "corrcoef", "cov", "cross", "diag", "dot",
     "einsum", "geomspace", "hstack", "inner", "interp", "isclose", "kron", "load", "logspace",
     "logsumexp", "median", "nan_to_num", "nanargmax", "nanargmin", "nanmax", "nanmean", "nanmedian",
-    "nanmin",
-    "nanpercentile", "nanprod", "nanquantile", "nanstd", "nansum", "nanvar", "outer", "pad",
-    "percentile", "quantile", "ravel", "save", "savez", "split", "swapaxes", "trace", "trapezoid",
-    "vstack",
+    "nanmin", "nanpercentile", "nanprod", "nanquantile", "nanstd", "nansum", "nanvar", "outer",
+    "pad", "percentile", "quantile", "ravel", "save", "savez", "split", "swapaxes", "trace",
+    "trapezoid", "vstack",
 ]  # fmt: skip

@@ -184,7 +184,7 @@ def _triangle(
 
 
 def _refuse_singular(singular: Any, text: str) -> None:
-    if (memory.to_host(singular) == 1).any():
+    if (memory.to_host(singular) == cusolver.SINGULAR).any():
         raise LinAlgError(text)
 
 
